@@ -1,0 +1,1 @@
+"""zoo tells which open LLM to build a vision-language model on."""

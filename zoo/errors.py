@@ -1,0 +1,38 @@
+"""The exceptions zoo raises. Every text is one clear sentence for a user and names the remedy."""
+
+
+class ZooError(Exception):
+    """Anything zoo refuses; the command line prints its text and exits with 1."""
+
+
+class SourceError(ZooError):
+    """A source names nothing that can be screened, or could not be listed."""
+
+
+class CatalogError(ZooError):
+    """The catalog cannot be read or written."""
+
+
+class QueryError(ZooError):
+    """A SQL query was refused, failed or ran out of time."""
+
+
+class ClusterError(ZooError):
+    """Ray cannot be reached or cannot serve what was asked."""
+
+
+class PanelError(ZooError):
+    """The panel of known degradations is malformed or too small for what was asked."""
+
+
+class ModelError(ZooError):
+    """One model cannot be measured; it becomes a row with this stage and reason, and never a number."""
+
+    def __init__(self, message: str, *, stage: str, reason: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.reason = reason
+
+
+class TransientModelError(ModelError):
+    """One model could not be measured this time; the next run tries it again."""

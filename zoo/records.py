@@ -1,0 +1,265 @@
+"""Frozen records that cross module boundaries: what is measured, how, and what came out.
+
+Shape letters: R query regions, P prompts, H query heads of a layer, K candidate sink positions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DEFINITION_VERSION = 1
+"""Version of the measurement's definition; a change of any number it yields raises it."""
+
+SCHEMA_VERSION = 1
+"""Version of the catalog's tables; a new column raises it."""
+
+REGIONS = ("all", "content")
+"""Query regions in the order of every R axis: all used queries, and those past the shared prefix."""
+
+SWEEP_SIZES = (10, 15, 20, 30, 50, 100)
+SWEEP_SEEDS = (0, 1, 2)
+
+PromptFormat = Literal["auto", "chat", "plain"]
+Stage = Literal["plan", "fetch", "load", "render", "probe", "summarise", "commit", "task"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementSpec:
+    """What a measurement depends on; results of different specs are never ranked together."""
+
+    prompts_digest: str
+    prompt_count: int = 256
+    prompt_format: PromptFormat = "auto"
+    candidate_positions: int = 8
+    window_layers: int = 10
+    query_rule: str = "q>=K"
+    definition: int = DEFINITION_VERSION
+
+    @property
+    def spec_id(self) -> str:
+        """The first 12 hex digits of the SHA-256 of the fields as canonical JSON."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a measurement is run; recorded beside the result, not part of its identity."""
+
+    device: str = "auto"
+    dtype: str = "auto"
+    load: Literal["auto", "stream", "whole"] = "auto"
+    tokens_per_batch: int = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One model that can be measured, pinned to one revision.
+
+    ``location`` is what the loader opens: a checkpoint folder, a GGUF file or a Hub repository.
+    ``revision`` is the 40-hex commit, or for local files 40 hex digits of their content's SHA-256.
+    """
+
+    model_id: str
+    revision: str
+    location: str
+    format: Literal["folder", "gguf", "hub"]
+    source: str
+    weight_bytes: int | None = None
+
+    @property
+    def stem(self) -> str:
+        """The name of this candidate's files: ``org--name@sha12``."""
+        return f"{self.model_id.replace('/', '--')}@{self.revision[:12]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A model that was seen and will not be measured, with a reason code and a sentence."""
+
+    model_id: str
+    revision: str | None
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLayer:
+    """One softmax self-attention layer; ``layer`` counts these alone, ``model_layer`` counts all."""
+
+    layer: int
+    model_layer: int
+    module_name: str
+    heads: int
+    kv_heads: int
+    sliding_window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What the built module says of itself, without weights."""
+
+    model_type: str
+    architecture: str
+    parameters: int
+    model_layers: int
+    attention_layers: tuple[AttentionLayer, ...]
+    qk_norm: Literal["none", "per_head", "layerwise", "other"]
+    learned_sink: bool = False
+    softcap: float | None = None
+    position_encoding: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPrompts:
+    """The calibration prompts as token ids of one tokenizer.
+
+    ``format`` is the one really used; ``shared_prefix_tokens`` counts the leading tokens that all
+    prompts have in common.
+    """
+
+    format: Literal["chat", "plain"]
+    token_ids: tuple[tuple[int, ...], ...]
+    shared_prefix_tokens: int
+    prefix_tokens_text: tuple[str, ...]
+    """The first ``candidate_positions`` tokens of the first prompt, as the tokenizer spells them."""
+
+    @property
+    def median_tokens(self) -> float:
+        """The median prompt length in tokens."""
+        lengths = sorted(map(len, self.token_ids))
+        middle = len(lengths) // 2
+        return float(lengths[middle] if len(lengths) % 2 else (lengths[middle - 1] + lengths[middle]) / 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerStatistics:
+    """What the probe keeps of one attention layer.
+
+    ``log_odds_RPHK`` (float32, nats) is the logit of the prompt mass: of the mean, over the used
+    queries of a region, of the softmax weight at each candidate position. NaN where no used query
+    can see the position.
+    """
+
+    layer: AttentionLayer
+    log_odds_RPHK: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A two-sided interval, in the unit of the number it belongs to."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCell:
+    """Sink Strength (nats) of one random subset of the calibration prompts."""
+
+    size: int
+    seed: int
+    sink_strength: float
+    sink_strength_content: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeadRow:
+    """One query head. Log-odds in nats, masses unitless in 0..1; ``None`` where undefined."""
+
+    layer: int
+    model_layer: int
+    head: int
+    kv_head: int
+    in_window: bool
+    sliding_window: int | None
+    log_odds: float | None
+    log_odds_content: float | None
+    mass: float | None
+    candidate_masses: tuple[float | None, ...]
+    prompt_log_odds: np.ndarray
+    prompt_log_odds_content: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Strength:
+    """Sink Strength of one model and what qualifies it. Nats unless said otherwise."""
+
+    sink_strength: float
+    sink_strength_content: float | None
+    interval: Interval
+    sink_position: int
+    sink_mass: float
+    runner_up_position: int | None
+    runner_up_mass: float | None
+    weak_head_share: float
+    sweep_spread: float
+    sign_stability: float
+    sweep: tuple[SweepCell, ...]
+    heads: tuple[HeadRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Where and how a measurement ran."""
+
+    dtype: str
+    device: str
+    load: str
+    load_reason: str
+    verified: str
+    wall_seconds: Mapping[str, float]
+    peak_memory_bytes: int
+    bytes_fetched: int | None
+    versions: Mapping[str, str]
+    started_at: str
+    """UTC, ISO 8601."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measurement:
+    """One model measured from start to end."""
+
+    candidate: Candidate
+    spec: MeasurementSpec
+    architecture: Architecture
+    prompts: RenderedPrompts
+    strength: Strength
+    run: RunFacts
+
+    @property
+    def sink_strength(self) -> float:
+        """Sink Strength S in nats; above 0 the typical head gives the sink over half its attention."""
+        return self.strength.sink_strength
+
+    @property
+    def sink_token(self) -> str:
+        """The token at the sink position of the first prompt."""
+        return self.prompts.prefix_tokens_text[self.strength.sink_position]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One model that was attempted and not measured."""
+
+    candidate: Candidate
+    spec: MeasurementSpec
+    stage: str
+    reason: str
+    message: str
+    transient: bool = False
+    started_at: str = ""
+    wall_seconds: Mapping[str, float] = field(default_factory=dict)
+    architecture: Architecture | None = None
+
+
+Outcome = Measurement | Failure
