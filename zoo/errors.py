@@ -36,3 +36,9 @@ class ModelError(ZooError):
 
 class TransientModelError(ModelError):
     """One model could not be measured this time; the next run tries it again."""
+
+
+def first_line(error: BaseException, *, limit: int = 200) -> str:
+    """The exception's type and the first line of its text, for use inside a one-line message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:limit]}" if lines else type(error).__name__
