@@ -252,3 +252,28 @@ def test_a_failing_template_does_not_fall_back_to_plain():
 def test_a_vocabulary_that_cannot_tell_prompts_apart_is_refused():
     tokenizer = BertTokenizer(vocab={"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "a": 5})
     assert refused(tokenizer, ["many words " * 9, "other words " * 9]).reason == "prompt_lost"
+
+
+# The real tokenizers
+
+
+def test_smollm2_renders_as_transformers_does(smollm2_tokenizer):
+    rendered = render(smollm2_tokenizer, load_prompts().texts)
+    assert rendered.format == "chat"
+    assert rendered.prefix_tokens_text[:2] == ("<|im_start|>", "system")
+    assert rendered.shared_prefix_tokens > 20
+    for text, ids in zip(load_prompts().texts, rendered.token_ids, strict=True):
+        chat = [{"role": "user", "content": text}]
+        expected = smollm2_tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert list(ids) == expected
+
+
+def test_gemma_has_no_template_and_one_bos(gemma_tokenizer):
+    rendered = render(gemma_tokenizer, load_prompts().texts)
+    assert rendered.format == "plain"
+    assert rendered.shared_prefix_tokens == 1
+    assert rendered.prefix_tokens_text[0] == "<bos>"
+    for ids in rendered.token_ids:
+        assert ids.count(gemma_tokenizer.bos_token_id) == 1
+        assert gemma_tokenizer.eos_token_id not in ids
+    assert refused(gemma_tokenizer, format="chat").reason == "no_chat_template"

