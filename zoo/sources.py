@@ -47,7 +47,7 @@ class Found:
 
 
 def find_candidates(source: str) -> Found:
-    """The models of ``source``: a ``NAMED_SOURCES`` name, a checkpoint folder, a tree of them or a .gguf file.
+    """The models of ``source``: a ``NAMED_SOURCES`` name, a checkpoint folder, a tree of them, a .gguf file.
 
     A local model is called ``<parent folder>/<folder or file name without .gguf>``, so that it has
     the same name whether its tree or it alone is screened. Raises ``SourceError`` when nothing is
