@@ -1,0 +1,157 @@
+"""Screening keeps every model's outcome, whatever the model does to its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import tasks
+from tasks import SPEC, measure_by_name
+
+from catalog.store import Catalog, open_catalog
+from zoo.errors import ClusterError
+from zoo.records import Candidate, RunOptions
+from zoo.reports import ScreenProgress, ScreenSummary
+from zoo.screen import screen
+from zoo.tasks import measure_and_commit
+
+
+@pytest.fixture(scope="module")
+def two_gpus() -> Iterator[None]:
+    """A Ray with two logical GPUs and four CPUs on this machine."""
+    ray.init(num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return open_catalog(str(tmp_path / "catalog"), create=True)
+
+
+def candidates(folder: Path, *names: str) -> list[Candidate]:
+    return [tasks.candidate(name, location=str(folder)) for name in names]
+
+
+def run(models: list[Candidate], catalog: Catalog, **how: Any) -> ScreenSummary:
+    how = {"options": RunOptions(), "measure": measure_by_name, "spec": SPEC} | how
+    return screen(models, catalog=catalog, **how)
+
+
+def names(reports: Any) -> list[str]:
+    return sorted(report.model_id.removeprefix("org/") for report in reports)
+
+
+@pytest.mark.usefixtures("two_gpus")
+class TestOnACluster:
+    def test_every_model_ends_with_a_row_and_no_model_stops_another(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        models = candidates(tmp_path, "one", "crash", "raise", "bad", "nan", "three")
+        seen: list[ScreenProgress] = []
+        summary = run(models, catalog, progress=seen.append)
+        assert names(summary.measured) == ["one", "three"]
+        assert {report.model_id: (report.stage, report.reason) for report in summary.failed} == {
+            "org/crash": ("task", "worker_lost"),
+            "org/raise": ("task", "internal_error"),
+            "org/bad": ("load", "missing_tensors"),
+            "org/nan": ("task", "task_error"),
+        }
+        assert all("\n" not in report.message for report in summary.failed)
+        done = catalog.done(SPEC.spec_id)
+        assert {key[0]: recorded.status for key, recorded in done.items()} == {
+            each.model_id: "measured" if each.model_id in ("org/one", "org/three") else "failed"
+            for each in models
+        }
+        assert {report.model_id for look in seen if (report := look.ended)} == {m.model_id for m in models}
+        assert seen[-1].measured == 2
+        assert seen[-1].failed == 4
+        assert seen[-1].remaining_seconds == 0
+        assert len(list(tmp_path.glob("org--crash.*"))) == 2  # tried twice
+
+    def test_each_model_gets_its_own_process_and_its_own_gpu(self, tmp_path: Path, catalog: Catalog) -> None:
+        run(candidates(tmp_path, "a", "b", "c"), catalog)
+        marks = list(tmp_path.glob("org--*"))
+        assert len({mark.suffix for mark in marks}) == 3
+        assert {mark.read_text() for mark in marks} <= {"0", "1"}
+
+    def test_what_was_measured_is_not_measured_again_unless_forced(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        models = candidates(tmp_path, "one", "bad", "flaky")
+        run(models, catalog)
+        marks = set(tmp_path.glob("org--*"))
+        again = run(models, catalog)
+        assert [each.model_id for each in again.already_measured] == ["org/one"]
+        assert names(again.failed_before) == ["bad"]
+        assert names(again.failed) == ["flaky"]
+        assert {mark.name.split(".")[0] for mark in set(tmp_path.glob("org--*")) - marks} == {"org--flaky"}
+        forced = run(models, catalog, force=True)
+        assert names(forced.measured) == ["one"]
+        assert names(forced.failed) == ["bad", "flaky"]
+        assert catalog.done(SPEC.spec_id)["org/one", models[0].revision].attempt == 2
+
+    def test_the_window_bounds_what_is_submitted(self, tmp_path: Path, catalog: Catalog) -> None:
+        seen: list[ScreenProgress] = []
+        models = candidates(tmp_path, "steady-a", "steady-b")
+        summary = run(models, catalog, in_flight=1, progress=seen.append)
+        assert max(len(look.running) for look in seen) == 1
+        assert names(summary.measured) == ["steady-a", "steady-b"]
+        assert ("org/steady-a", "probe") in {each for look in seen for each in look.running}
+
+    def test_ctrl_c_keeps_what_ended_and_stops_what_runs(self, tmp_path: Path, catalog: Catalog) -> None:
+        def interrupt(look: ScreenProgress) -> None:
+            if look.measured and len(look.running) == 1:
+                raise KeyboardInterrupt
+
+        models = candidates(tmp_path, "one", "slow-a", "slow-b", "slow-c")
+        summary = run(models, catalog, progress=interrupt, in_flight=2)
+        assert summary.interrupted
+        assert names(summary.measured) == ["one"]
+        assert names(summary.not_ended) == ["slow-a", "slow-b", "slow-c"]
+        assert summary.elapsed_seconds < 60
+        assert list(catalog.done(SPEC.spec_id)) == [("org/one", models[0].revision)]
+
+    @pytest.mark.parametrize(
+        ("how", "says"),
+        [
+            ({"gpus_per_model": 4}, r"fits on no node: this cluster has 1 node with at most 2 GPUs"),
+            ({"gpus_per_model": 1.5}, r"cannot be served"),
+            ({"gpus_per_model": 0, "options": RunOptions(device="cuda")}, r"takes none"),
+        ],
+    )
+    def test_a_share_that_no_node_can_serve_is_refused_at_once(
+        self, tmp_path: Path, catalog: Catalog, how: dict[str, Any], says: str
+    ) -> None:
+        with pytest.raises(ClusterError, match=says):
+            run(candidates(tmp_path, "one"), catalog, **how)
+        assert not list(tmp_path.glob("org--*"))
+
+    def test_without_a_gpu_share_a_model_runs_on_the_cpu(self, tmp_path: Path, catalog: Catalog) -> None:
+        summary = run(candidates(tmp_path, "one"), catalog, gpus_per_model=0)
+        assert "no GPU" in summary.where
+        path = next(Path(catalog.root).glob("outcomes/*/*.parquet"))
+        import pyarrow.parquet as pq
+
+        assert pq.read_table(path)["device"].to_pylist() == ["cpu"]
+
+
+def test_nothing_to_do_starts_no_ray(tmp_path: Path, catalog: Catalog) -> None:
+    model = tasks.candidate("one", location=str(tmp_path))
+    catalog.commit(tasks.measurement(model))
+    summary = run([model, replace(model)], catalog, address="127.0.0.1:1")
+    assert summary.already_measured == (model,)
+
+
+def test_the_task_runs_in_process_without_ray(tmp_path: Path, catalog: Catalog) -> None:
+    model = tasks.candidate("one", location=str(tmp_path))
+    report = measure_and_commit(
+        model, catalog=catalog, spec=SPEC, options=RunOptions(), measure=measure_by_name
+    )
+    assert report.status == "measured"
+    assert report.sink_strength == 3.0
+    assert catalog.done(SPEC.spec_id)["org/one", model.revision].status == "measured"
