@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from catalog.store import Catalog
+from catalog.store import Catalog, Recorded
 from zoo.errors import ZooError
 from zoo.records import Candidate, MeasurementSpec, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary, TaskReport
@@ -55,7 +55,7 @@ def screen(
     summary that says so. Raises ``ClusterError`` when Ray cannot be reached or no node can ever
     serve a task, ``CatalogError`` when a row cannot be written.
     """
-    todo, summary = plan(candidates, catalog=catalog, spec=spec, force=force)
+    todo, summary = plan(candidates, done={} if force else catalog.done(spec.spec_id))
     if not todo:
         return summary
     with connected(address):
@@ -81,19 +81,16 @@ def screen(
 
 
 def plan(
-    candidates: Sequence[Candidate], *, catalog: Catalog, spec: MeasurementSpec, force: bool = False
+    candidates: Sequence[Candidate], *, done: Mapping[tuple[str, str], Recorded]
 ) -> tuple[list[Candidate], ScreenSummary]:
-    """The candidates to measure, in their order, and a summary of those the catalog settles.
+    """The candidates to measure, in their order, and a summary of those that ``done`` settles.
 
-    A transient failure settles nothing. Raises ``CatalogError`` when the catalog cannot be read.
+    ``done`` holds the attempt that counts by (model_id, revision). A transient failure settles nothing.
     """
-    unique = list({(each.model_id, each.revision): each for each in candidates}.values())
-    if force:
-        return unique, ScreenSummary()
-    done = catalog.done(spec.spec_id)
+    unique = {(each.model_id, each.revision): each for each in candidates}
     todo, measured, failed = [], [], []
-    for candidate in unique:
-        recorded = done.get((candidate.model_id, candidate.revision))
+    for key, candidate in unique.items():
+        recorded = done.get(key)
         if recorded is None or recorded.transient:
             todo.append(candidate)
         elif recorded.status == "measured":

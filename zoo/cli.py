@@ -1,0 +1,60 @@
+"""The command line: the group, and the one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from zoo.cli_catalog import rank, show, sql
+from zoo.cli_screen import INTERRUPTED, screen
+from zoo.errors import ZooError
+from zoo.tables import printable
+
+BROKEN_PIPE = 141
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="zoo")
+def cli() -> None:
+    """zoo tells which open LLM to build a vision-language model on.
+
+    It measures Sink Strength, which predicts how much text ability a model loses when it is fine-tuned on
+    image-text data, keeps the results in a catalog and ranks the models.
+
+    \b
+    Exit codes:
+      0    done
+      1    nothing done, for the one reason that is printed
+      2    the command line was not understood
+      3    done, but some models failed
+      130  ended by Ctrl-C; what was measured until then is kept
+    """
+
+
+for command in (screen, rank, show, sql):
+    cli.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs a command and exits; the one place where errors become a line and an exit code."""
+    try:
+        code = cli.main(arguments, prog_name="zoo", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except ZooError as error:
+        click.echo(f"Error: {printable(str(error))}", err=True)
+        code = 1
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone; nothing more may be written, also not when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    sys.exit(code)

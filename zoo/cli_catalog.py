@@ -1,0 +1,102 @@
+"""The commands that read the catalog: rank, show, sql."""
+
+from __future__ import annotations
+
+import click
+
+from zoo.pages import details_text, ranking_text
+from zoo.tables import FORMATS, Format, format_json, format_rows
+
+catalog_option = click.option(
+    "--catalog",
+    "catalog_uri",
+    envvar="ZOO_CATALOG",
+    default="./zoo-catalog",
+    show_default=True,
+    show_envvar=True,
+    metavar="PATH|URI",
+    help="The catalog: a folder, or a URI such as s3://bucket/prefix.",
+)
+format_option = click.option(
+    "--format",
+    "format",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="A table with rounded numbers, or exact JSON or CSV.",
+)
+spec_option = click.option(
+    "--spec",
+    "spec_id",
+    metavar="SPEC_ID",
+    help="The measurement spec to read; by default the one measured last.",
+)
+
+
+@click.command()
+@catalog_option
+@spec_option
+@format_option
+def rank(catalog_uri: str, spec_id: str | None, format: Format) -> None:
+    """Rank the measured models, the best backbone first.
+
+    Models are ordered by Sink Strength (nats): above 0 the typical head gives the attention sink more
+    than half of its attention. Only results of one measurement spec are compared.
+    """
+    from catalog.lookup import rank_rows
+    from catalog.store import open_catalog
+
+    ranking = rank_rows(open_catalog(catalog_uri), spec_id)
+    click.echo(ranking_text(ranking.table, format=format))
+    if ranking.other_spec_ids:
+        others = ", ".join(ranking.other_spec_ids)
+        click.echo(f"Left out, since their numbers do not compare: specs {others} (see --spec).", err=True)
+
+
+@click.command()
+@click.argument("model")
+@catalog_option
+@click.option("--revision", metavar="HEX", help="The revision to show; its first digits are enough.")
+@spec_option
+@format_option
+def show(model: str, catalog_uri: str, revision: str | None, spec_id: str | None, format: Format) -> None:
+    """Show everything the catalog knows about MODEL, such as org/name.
+
+    JSON holds the layers, the sweep and all attempts; CSV holds the one row of the model.
+    """
+    from catalog.lookup import model_details
+    from catalog.store import open_catalog
+
+    details = model_details(open_catalog(catalog_uri), model, revision=revision, spec_id=spec_id)
+    if format == "table":
+        click.echo(details_text(details))
+    elif format == "csv":
+        click.echo(format_rows(list(details.outcome), [list(details.outcome.values())], format="csv"))
+    else:
+        tables = {name: getattr(details, name).records() for name in ("layers", "sweep", "attempts")}
+        click.echo(format_json(details.outcome | tables))
+
+
+@click.command()
+@click.argument("query", required=False)
+@catalog_option
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop a query that runs longer.",
+)
+@format_option
+def sql(query: str | None, catalog_uri: str, timeout_seconds: float, format: Format) -> None:
+    """Run one SELECT over the catalog; without QUERY, list the views it can read."""
+    from catalog.query import list_views, run_query
+    from catalog.store import open_catalog
+
+    if query is None:
+        click.echo(format_rows(("view", "holds"), list_views(), format=format))
+        return
+    result = run_query(open_catalog(catalog_uri), query, timeout_seconds=timeout_seconds)
+    click.echo(format_rows(result.columns, result.rows, format=format))
