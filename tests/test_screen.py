@@ -57,7 +57,7 @@ class TestOnACluster:
         assert names(summary.measured) == ["one", "three"]
         assert {report.model_id: (report.stage, report.reason) for report in summary.failed} == {
             "org/crash": ("task", "worker_lost"),
-            "org/raise": ("task", "internal_error"),
+            "org/raise": ("task", "task_error"),
             "org/bad": ("load", "missing_tensors"),
             "org/nan": ("task", "task_error"),
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -13,8 +12,6 @@ from zoo.cli_catalog import rank, show, sql
 from zoo.cli_screen import INTERRUPTED, screen
 from zoo.errors import ZooError
 from zoo.tables import printable
-
-BROKEN_PIPE = 141
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -43,7 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs a command and exits; the one place where errors become a line and an exit code."""
     try:
         code = cli.main(arguments, prog_name="zoo", standalone_mode=False)
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -53,8 +49,4 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         click.echo("Stopped.", err=True)
         code = INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone; nothing more may be written, also not when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = BROKEN_PIPE
     sys.exit(code)

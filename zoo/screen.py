@@ -187,7 +187,7 @@ class _Run:
         return report
 
     def _fail(self, candidate: Candidate, *, reason: str, message: str) -> TaskReport:
-        record = failure(candidate, spec=self.spec, reason=reason, message=message, transient=True)
+        record = failure(candidate, spec=self.spec, reason=reason, message=message)
         self.catalog.commit(record, force=self.force)
         return TaskReport.of(record, wall_seconds=0.0)
 

@@ -73,8 +73,8 @@ def measure_and_commit(
     started = time.monotonic()
     try:
         outcome = measure(candidate, spec=spec, options=options, on_stage=on_stage)
-    except Exception as error:  # a defect of zoo or a library: this model fails, the others go on
-        outcome = failure(candidate, spec=spec, reason="internal_error", message=one_line(error))
+    except Exception as error:  # no fault of the model: a node without a library, a defect of zoo
+        outcome = failure(candidate, spec=spec, reason="task_error", message=one_line(error))
     on_stage("commit")
     catalog.commit(outcome, force=force)
     return TaskReport.of(outcome, wall_seconds=time.monotonic() - started)
@@ -105,17 +105,15 @@ class Stages:
 stage_board = ray.remote(num_cpus=0)(Stages)
 
 
-def failure(
-    candidate: Candidate, *, spec: MeasurementSpec, reason: str, message: str, transient: bool = False
-) -> Failure:
-    """The record of a model that ended outside of its measurement."""
+def failure(candidate: Candidate, *, spec: MeasurementSpec, reason: str, message: str) -> Failure:
+    """The transient failure of a model that ended outside of its measurement."""
     return Failure(
         candidate=candidate,
         spec=spec,
         stage="task",
         reason=reason,
         message=message,
-        transient=transient,
+        transient=True,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
