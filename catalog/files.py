@@ -1,0 +1,169 @@
+"""The catalog's files: where they lie, how one is published whole or not at all, how they are read.
+
+Nothing that a reader can see is ever replaced or removed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from catalog.schemas import SCHEMAS
+from zoo.records import SCHEMA_VERSION
+
+STAGING = ".staging"
+STAGED_ENDING = ".partial"
+STALE_SECONDS = 24 * 3600
+"""How old a staged file must be to belong to a writer that died."""
+
+_VERSION_KEY = b"zoo.schema_version"
+_SCAN_OPTIONS = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
+_FORMAT = pads.ParquetFileFormat(default_fragment_scan_options=_SCAN_OPTIONS)
+
+
+def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
+    """The Arrow filesystem and root path of a local path or a URI (``s3://bucket/prefix``).
+
+    Raises OSError or ValueError (pyarrow's ArrowInvalid is one) when the URI cannot be understood.
+    """
+    if "://" in uri:
+        filesystem, root = pafs.FileSystem.from_uri(uri)
+        return filesystem, root.rstrip("/")
+    if not uri.strip():
+        raise ValueError("its name is empty")
+    return pafs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
+
+
+def is_local(filesystem: pafs.FileSystem) -> bool:
+    """Whether the paths of this filesystem are paths of this machine."""
+    return isinstance(filesystem, pafs.LocalFileSystem)
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """The table as one Parquet file: zstd, a checksum on every page, its schema's version.
+
+    Only ``model_id`` has statistics, which let a query skip the files of other models: no checksum
+    covers them, and a damaged one would hide rows.
+    """
+    sink = pa.BufferOutputStream()
+    text = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression="zstd",
+        write_page_checksum=True,
+        use_dictionary=text if table.num_rows > 1 else False,
+        write_statistics=["model_id"],
+        store_schema=False,  # halves the footer, which is what opening a file costs
+    ) as writer:
+        writer.add_key_value_metadata({_VERSION_KEY: str(SCHEMA_VERSION)})
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def publish(filesystem: pafs.FileSystem, path: str, content: bytes, *, root: str) -> bool:
+    """Make the file exist with this content, unless it exists: True when this call made it.
+
+    Raises OSError when the filesystem refuses.
+    """
+    if is_local(filesystem):
+        return _publish_locally(Path(path), content, staging=Path(root) / STAGING)
+    return _publish_to_object_store(filesystem, path, content)
+
+
+def _publish_locally(path: Path, content: bytes, *, staging: Path) -> bool:
+    """Staged and synced, then hard-linked: unlike a rename, a link never replaces."""
+    staging.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = staging / f"{uuid.uuid4().hex}{STAGED_ENDING}"
+    try:
+        with staged.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(staged, path)
+    except FileExistsError:
+        return False
+    finally:
+        staged.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _publish_to_object_store(filesystem: pafs.FileSystem, path: str, content: bytes) -> bool:
+    """An object appears whole when its stream closes, so it needs no staging.
+
+    Arrow has no conditional PUT: two writers that look at the same moment both write, and the later
+    one stays. This function is the one place where a store's own put-if-absent belongs.
+    """
+    if filesystem.get_file_info(path).type != pafs.FileType.NotFound:
+        return False
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(content)
+    return True
+
+
+def remove_stale_staging(root: str) -> None:
+    """Remove what writers that died over a day ago left in the staging folder of a local catalog."""
+    for staged in (Path(root) / STAGING).glob(f"*{STAGED_ENDING}"):
+        try:
+            if time.time() - staged.stat().st_mtime > STALE_SECONDS:
+                staged.unlink()
+        except FileNotFoundError:  # its writer, or another cleaner, was faster
+            continue
+
+
+def list_files(filesystem: pafs.FileSystem, folder: str) -> list[str]:
+    """The Parquet files under a folder, sorted; none when there is no such folder.
+
+    The ``._`` companions that macOS leaves on foreign disks are not taken for Parquet.
+    """
+    selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+    return sorted(
+        info.path
+        for info in filesystem.get_file_info(selector)
+        if info.type == pafs.FileType.File
+        and info.path.endswith(".parquet")
+        and not PurePosixPath(info.path).name.startswith("._")
+    )
+
+
+def dataset(filesystem: pafs.FileSystem, paths: Sequence[str], table: str) -> pads.FileSystemDataset:
+    """The files as one lazily read dataset with the table's schema and page checksums verified.
+
+    Opens no file: a column that a file lacks reads as NULL, and one the schema lacks is left aside.
+    """
+    fragments = [_FORMAT.make_fragment(path, filesystem) for path in paths]
+    return pads.FileSystemDataset(fragments, SCHEMAS[table], _FORMAT, filesystem)
+
+
+def read_verified(filesystem: pafs.FileSystem, path: str, *, table: str) -> pa.Table:
+    """The whole file, every page checked against its checksum and its columns against the schema.
+
+    No checksum covers a column's name. Raises OSError or ValueError when the file is damaged.
+    """
+    with filesystem.open_input_file(path) as file:
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        version = int((parquet.metadata.metadata or {}).get(_VERSION_KEY, 0))
+        if not version:
+            raise ValueError("it was not written by zoo")
+        rows = parquet.read()
+    if version == SCHEMA_VERSION and rows.schema != SCHEMAS[table]:
+        raise ValueError(f"its columns are not those of {table} version {version}")
+    return rows

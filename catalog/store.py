@@ -1,0 +1,255 @@
+"""The catalog of what was measured: immutable Parquet files on any Arrow filesystem.
+
+How an outcome is committed (decided here, once):
+
+1. An attempt draws an ``attempt_id`` of 12 random hex digits and writes its heads and sweep to
+   ``heads/spec=<spec_id>/<stem>.<attempt_id>.parquet`` and ``sweep/...``. Nobody sees them yet.
+2. It then publishes its one row as ``outcomes/spec=<spec_id>/<stem>.parquet``; attempt n > 1 is
+   ``<stem>.<n>.parquet``. That file appears whole and only where there was none, and **its existence is
+   the commit**. Views find heads and sweep through the ``attempt_id`` of a committed row, so what a
+   killed writer left is never seen. (It is not removed either: a reader may have it open.)
+3. Of two writers with the same attempt number one wins. The other looks again: unless it was forced
+   and unless what won is a transient failure, its rows are dropped and ``CommitResult.written`` is
+   False; otherwise it goes on with the next number.
+
+Which attempt counts: the latest, except that a transient failure (the network, a preempted machine)
+says nothing about the model. It counts only while no other attempt does, so it neither hides an
+earlier measurement nor re-opens a model that was refused for good. A permanent failure of a later,
+forced attempt does count: the model leaves the ranking, and its history shows why.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from catalog import files, verification
+from catalog.rows import head_table, outcome_table, sweep_table
+from zoo.errors import CatalogError
+from zoo.records import Candidate, Measurement, Outcome
+
+_RECORDED_COLUMNS = (
+    "model_id",
+    "revision",
+    "attempt",
+    "attempt_id",
+    "status",
+    "stage",
+    "reason",
+    "transient",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """One attempt that the catalog holds."""
+
+    attempt: int
+    attempt_id: str
+    status: str
+    stage: str | None
+    reason: str | None
+    transient: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """What became of a commit: ``written``, or dropped because ``attempt`` counted already."""
+
+    written: bool
+    attempt: int
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalog:
+    """A catalog that was opened; picklable, and safe to use from many processes at once."""
+
+    uri: str
+    filesystem: pafs.FileSystem
+    root: str
+
+    def folder(self, table: str, spec_id: str | None = None) -> str:
+        """The folder of a table, or of one spec in it."""
+        return f"{self.root}/{table}" + (f"/spec={spec_id}" if spec_id else "")
+
+    def list_files(self, table: str, *, spec_id: str | None = None, model_id: str | None = None) -> list[str]:
+        """The paths of a table's files, of one spec or one model if given. Raises OSError."""
+        paths = files.list_files(self.filesystem, self.folder(table, spec_id))
+        if model_id is None:
+            return paths
+        prefix = f"{model_id.replace('/', '--')}@"  # as Candidate.stem begins
+        return [path for path in paths if path.rpartition("/")[2].startswith(prefix)]
+
+    def commit(self, outcome: Outcome, *, force: bool = False) -> CommitResult:
+        """Record an outcome for good; see the module's text for who wins a race.
+
+        Without ``force`` nothing is written where an attempt other than a transient failure counts.
+        Raises ValueError when a number is NaN or infinite or the revision is no 40-hex commit, and
+        CatalogError when the catalog cannot be written.
+        """
+        if not re.fullmatch(r"[0-9a-f]{40}", outcome.candidate.revision):
+            raise ValueError(f"{outcome.candidate.revision!r} is not a revision of 40 hex digits")
+        attempt_id = secrets.token_hex(6)
+        row = outcome_table(outcome, attempt=1, attempt_id=attempt_id)
+        try:
+            earlier = self._attempts(outcome)
+            if _is_settled(earlier) and not force:
+                return _dropped(earlier)
+            if isinstance(outcome, Measurement):
+                self._write_details(outcome, attempt_id)
+            while True:
+                attempt = len(earlier) + 1
+                row = row.set_column(
+                    row.schema.get_field_index("attempt"),
+                    row.schema.field("attempt"),
+                    pa.array([attempt], pa.int32()),
+                )
+                if self._publish("outcomes", outcome, _suffix(attempt), row):
+                    return CommitResult(written=True, attempt=attempt, attempt_id=attempt_id)
+                earlier = self._attempts(outcome)
+                if _is_settled(earlier) and not force:
+                    return _dropped(earlier)
+        except OSError as error:
+            raise _unwritable(self.uri, error) from error
+
+    def done(self, spec_id: str) -> Mapping[tuple[str, str], Recorded]:
+        """The attempt that counts of each (model_id, revision) tried under a spec.
+
+        Raises CatalogError when a file cannot be read.
+        """
+        try:
+            paths = self.list_files("outcomes", spec_id=spec_id)
+            rows = files.dataset(self.filesystem, paths, "outcomes").to_table(columns=list(_RECORDED_COLUMNS))
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.uri, error) from error
+        attempts: dict[tuple[str, str], list[Recorded]] = {}
+        for row in rows.to_pylist():
+            attempts.setdefault((row.pop("model_id"), row.pop("revision")), []).append(Recorded(**row))
+        return {key: counting(recorded) for key, recorded in attempts.items()}
+
+    def verify(self) -> verification.Verification:
+        """Read every byte of every file; see ``catalog.verification``."""
+        try:
+            return verification.verify(self.filesystem, self.root)
+        except OSError as error:
+            raise _unreadable(self.uri, error) from error
+
+    def _write_details(self, measurement: Measurement, attempt_id: str) -> None:
+        for table, rows in (
+            ("heads", head_table(measurement, attempt_id=attempt_id)),
+            ("sweep", sweep_table(measurement, attempt_id=attempt_id)),
+        ):
+            if not self._publish(table, measurement, f".{attempt_id}", rows):
+                raise AssertionError(f"attempt id {attempt_id} was drawn twice")
+
+    def _publish(self, table: str, outcome: Outcome, suffix: str, rows: pa.Table) -> bool:
+        path = f"{self.folder(table, outcome.spec.spec_id)}/{outcome.candidate.stem}{suffix}.parquet"
+        return files.publish(self.filesystem, path, files.parquet_bytes(rows), root=self.root)
+
+    def _attempts(self, outcome: Outcome) -> list[Recorded]:
+        """The committed attempts of the outcome's key, in order."""
+        stem = f"{self.folder('outcomes', outcome.spec.spec_id)}/{outcome.candidate.stem}"
+        found: list[Recorded] = []
+        while True:
+            path = f"{stem}{_suffix(len(found) + 1)}.parquet"
+            if self.filesystem.get_file_info(path).type == pafs.FileType.NotFound:
+                return found
+            try:
+                table = files.read_verified(self.filesystem, path, table="outcomes").select(
+                    list(_RECORDED_COLUMNS)
+                )
+            except (OSError, ValueError, KeyError) as error:
+                raise _unreadable(path, error) from error
+            row = table.to_pylist()[0]
+            _check_same_model(outcome.candidate, row.pop("model_id"), row.pop("revision"))
+            found.append(Recorded(**row))
+
+
+def open_catalog(uri: str, *, create: bool = False) -> Catalog:
+    """The catalog at a local path or URI.
+
+    With ``create`` it is made where there is none, and proved writable. Raises CatalogError when there
+    is none, when the path is a file, and when it cannot be read (or, with ``create``, written).
+    """
+    try:
+        filesystem, root = files.resolve(uri)
+        catalog = Catalog(uri=uri, filesystem=filesystem, root=root)
+        if filesystem.get_file_info(root).type == pafs.FileType.File:
+            raise CatalogError(
+                f"the catalog {uri} is a file, and a catalog is a folder: name another with --catalog"
+            )
+        if create:
+            _make(catalog)
+        elif not _exists(catalog):
+            raise CatalogError(
+                f"there is no catalog at {uri}: make one with zoo screen --catalog {uri}, or name another "
+                "with --catalog or ZOO_CATALOG"
+            )
+    except (OSError, ValueError) as error:
+        raise _unwritable(uri, error) if create else _unreadable(uri, error) from error
+    return catalog
+
+
+def counting(attempts: Iterable[Recorded]) -> Recorded:
+    """The attempt that counts: the latest that is no transient failure, or else the latest."""
+    return max(attempts, key=lambda recorded: (not recorded.transient, recorded.attempt))
+
+
+def _make(catalog: Catalog) -> None:
+    if not files.is_local(catalog.filesystem):
+        return  # an object store has no folders; the first commit shows whether it can be written
+    Path(catalog.folder("outcomes")).mkdir(parents=True, exist_ok=True)
+    probe = f"{catalog.root}/{files.STAGING}/probe-{secrets.token_hex(6)}"
+    files.publish(catalog.filesystem, probe, b"", root=catalog.root)
+    Path(probe).unlink()
+    files.remove_stale_staging(catalog.root)
+
+
+def _exists(catalog: Catalog) -> bool:
+    if files.is_local(catalog.filesystem):
+        return Path(catalog.folder("outcomes")).is_dir()
+    return bool(files.list_files(catalog.filesystem, catalog.folder("outcomes")))
+
+
+def _suffix(attempt: int) -> str:
+    return "" if attempt == 1 else f".{attempt}"
+
+
+def _is_settled(attempts: list[Recorded]) -> bool:
+    return bool(attempts) and not counting(attempts).transient
+
+
+def _dropped(attempts: list[Recorded]) -> CommitResult:
+    winner = counting(attempts)
+    return CommitResult(written=False, attempt=winner.attempt, attempt_id=winner.attempt_id)
+
+
+def _check_same_model(candidate: Candidate, model_id: str, revision: str) -> None:
+    if (model_id, revision) != (candidate.model_id, candidate.revision):
+        raise CatalogError(
+            f"{candidate.model_id} and {model_id}, which is in the catalog, share the file name "
+            f"{candidate.stem}: rename one of them"
+        )
+
+
+def _unwritable(uri: str, error: BaseException) -> CatalogError:
+    return CatalogError(
+        f"the catalog {uri} cannot be written ({_reason(error)}): name a folder you may write to, on a disk "
+        "with free space and hard links, with --catalog"
+    )
+
+
+def _unreadable(uri: str, error: BaseException) -> CatalogError:
+    return CatalogError(f"{uri} cannot be read ({_reason(error)}): zoo verify names all damaged files")
+
+
+def _reason(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(text.split())
