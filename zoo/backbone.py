@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,9 +120,11 @@ def _load_whole(candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.
         where: dict[str, Any] = {"pretrained_model_name_or_path": folder, "gguf_file": name}
     else:
         where = {"pretrained_model_name_or_path": candidate.location, "use_safetensors": True}
-    transformers_logging.disable_progress_bar()
+        # Mismatches are reported rather than raised, so that check_filled can name them.
+        where["ignore_mismatched_sizes"] = True
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(**where, **common)
+        with quiet_transformers():
+            model, info = AutoModelForCausalLM.from_pretrained(**where, **common)
     except torch.cuda.OutOfMemoryError as error:
         text = f"the model does not fit the GPU's memory ({first_line(error)}); use a larger GPU"
         raise TransientModelError(text, stage="load", reason="gpu_memory") from None
@@ -133,6 +136,19 @@ def _load_whole(candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.
         text = f"{type(model).__name__} does not let its attention be observed; the model is not supported"
         raise ModelError(text, stage="load", reason="attention_not_observable")
     return model
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' progress bars and reports out of the output; zoo says what they say itself."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        transformers_logging.enable_progress_bar()
 
 
 def check_filled(model: PreTrainedModel, info: dict[str, Any]) -> None:

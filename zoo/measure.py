@@ -1,0 +1,221 @@
+"""Measures one model from start to end; no Ray and no command line.
+
+A candidate becomes rendered prompts, the prompts run through the backbone under the probe, and the
+probe's statistics become Sink Strength. ``zoo.measure`` itself can be called with a path.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import transformers
+
+from zoo import __version__, strength
+from zoo.backbone import Backbone, open_backbone
+from zoo.errors import ModelError, SourceError, TransientModelError, first_line
+from zoo.probe import Probe, make_batches
+from zoo.prompts import load_prompts, render
+from zoo.records import (
+    Candidate,
+    Failure,
+    LayerStatistics,
+    Measurement,
+    MeasurementSpec,
+    Outcome,
+    PromptFormat,
+    RenderedPrompts,
+    RunFacts,
+    RunOptions,
+)
+from zoo.sources import find_candidates
+from zoo.tokenizer import load_tokenizer
+
+OnStage = Callable[[str], None]
+
+
+def make_spec(*, prompt_count: int = 256, prompt_format: PromptFormat = "auto") -> MeasurementSpec:
+    """The spec of the shipped calibration prompts, or of the first ``prompt_count`` of them."""
+    digest = load_prompts(prompt_count).digest
+    return MeasurementSpec(prompts_digest=digest, prompt_count=prompt_count, prompt_format=prompt_format)
+
+
+def measure(
+    candidate: Candidate,
+    *,
+    spec: MeasurementSpec | None = None,
+    options: RunOptions | None = None,
+    on_stage: OnStage | None = None,
+) -> Outcome:
+    """Measure one pinned candidate. A model's fault is returned as a ``Failure``, never raised.
+
+    ``on_stage`` is told the stage that begins: load, render, probe, summarise.
+    """
+    spec = spec or make_spec()
+    clock = _Clock(on_stage=on_stage)
+    try:
+        return _measure(candidate, spec=spec, options=options or RunOptions(), clock=clock)
+    except ModelError as error:
+        failed = partial(Failure, stage=error.stage, reason=error.reason, message=str(error))
+        return clock.failure(failed, candidate, spec, transient=isinstance(error, TransientModelError))
+    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
+        text = f"memory ran out ({first_line(error)}); use a larger machine or smaller batches"
+        failed = partial(Failure, stage=clock.stage, reason="out_of_memory", message=text)
+        return clock.failure(failed, candidate, spec, transient=True)
+    except Exception as error:
+        text = f"an error zoo did not foresee ({first_line(error, limit=400)}); please report it"
+        failed = partial(Failure, stage=clock.stage, reason="unexpected_error", message=text)
+        return clock.failure(failed, candidate, spec, transient=False)
+
+
+def _measure(
+    candidate: Candidate, *, spec: MeasurementSpec, options: RunOptions, clock: _Clock
+) -> Measurement:
+    with clock("load"):
+        backbone = open_backbone(candidate, options=options)
+    with clock("render"):
+        prompts = render_for(candidate, backbone, spec=spec)
+    with clock("probe"):
+        layers = probe_layers(backbone, prompts, spec=spec, options=options)
+    with clock("summarise"):
+        summary = strength.summarise(layers, spec=spec)
+    return Measurement(
+        candidate=candidate,
+        spec=spec,
+        architecture=backbone.architecture,
+        prompts=prompts,
+        strength=summary,
+        run=_run_facts(backbone, clock),
+    )
+
+
+def render_for(candidate: Candidate, backbone: Backbone, *, spec: MeasurementSpec) -> RenderedPrompts:
+    """The spec's prompts as token ids; raises ``ModelError`` when one is outside the vocabulary."""
+    prompts = render(
+        load_tokenizer(candidate),
+        load_prompts(spec.prompt_count).texts,
+        format=spec.prompt_format,
+        minimum_tokens=spec.candidate_positions + 1,
+        candidate_positions=spec.candidate_positions,
+    )
+    rows = backbone.model.get_input_embeddings().weight.shape[0]
+    largest = max(max(ids) for ids in prompts.token_ids)
+    if largest >= rows:
+        text = (
+            f"the tokenizer yields token {largest} and the model embeds {rows}; they do not belong together"
+        )
+        raise ModelError(text, stage="render", reason="tokenizer_mismatch")
+    return prompts
+
+
+def probe_layers(
+    backbone: Backbone, prompts: RenderedPrompts, *, spec: MeasurementSpec, options: RunOptions
+) -> tuple[LayerStatistics, ...]:
+    """Run every prompt once and return the statistics of every attention layer."""
+    probe = Probe(
+        model=backbone.model,
+        layers=backbone.architecture.attention_layers,
+        prompt_count=len(prompts.token_ids),
+        candidates=spec.candidate_positions,
+        first_query=spec.candidate_positions,
+        content_query=prompts.shared_prefix_tokens,
+    )
+    batches = make_batches(prompts, tokens_per_batch=options.tokens_per_batch, device=backbone.device)
+    backbone.run([partial(probe.forward, batch) for batch in batches])
+    return probe.statistics()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Clock:
+    """The running stage, and the wall seconds of those done."""
+
+    on_stage: OnStage | None
+    stage: str = "plan"
+    wall_seconds: dict[str, float] = field(default_factory=dict)
+    started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        self.stage, begun = stage, time.perf_counter()
+        if self.on_stage is not None:
+            self.on_stage(stage)
+        try:
+            yield
+        finally:
+            self.wall_seconds[stage] = time.perf_counter() - begun
+
+    def failure(
+        self, failed: Callable[..., Failure], candidate: Candidate, spec: MeasurementSpec, *, transient: bool
+    ) -> Failure:
+        return failed(
+            candidate=candidate,
+            spec=spec,
+            transient=transient,
+            started_at=self.started_at,
+            wall_seconds=self.wall_seconds,
+        )
+
+
+def _run_facts(backbone: Backbone, clock: _Clock) -> RunFacts:
+    return RunFacts(
+        dtype=str(backbone.dtype).removeprefix("torch."),
+        device=backbone.device,
+        load=backbone.load,
+        load_reason=backbone.load_reason,
+        verified=backbone.verified,
+        wall_seconds=dict(clock.wall_seconds),
+        peak_memory_bytes=peak_memory_bytes(backbone.device),
+        bytes_fetched=None,
+        versions={
+            "zoo": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        started_at=clock.started_at,
+    )
+
+
+def peak_memory_bytes(device: str) -> int:
+    """The most memory in use so far: allocated on the GPU, or resident in this process on a CPU."""
+    if device.startswith("cuda"):
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def measure_path(
+    path: str | Path, *, prompt_count: int = 256, options: RunOptions | None = None
+) -> Measurement:
+    """Measure the one model at ``path``: a checkpoint folder or a GGUF file. No Ray is started.
+
+    Returns the ``Measurement``; its ``sink_strength`` is S in nats. Raises ``SourceError`` when there
+    is no single model at the path and ``ModelError`` when it cannot be measured.
+    """
+    found = find_candidates(str(path))
+    if len(found.candidates) != 1:
+        raise SourceError(f"{path} holds {len(found.candidates)} models; name the folder of one of them")
+    spec = make_spec(prompt_count=prompt_count)
+    outcome = measure(found.candidates[0], spec=spec, options=options)
+    if isinstance(outcome, Failure):
+        raise ModelError(outcome.message, stage=outcome.stage, reason=outcome.reason)
+    return outcome
+
+
+class _CallableModule(ModuleType):
+    """Lets ``zoo.measure(path)`` be the documented call although a module bears the same name."""
+
+    __call__ = staticmethod(measure_path)
+
+
+sys.modules[__name__].__class__ = _CallableModule
