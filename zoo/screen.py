@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from catalog.store import Catalog, Recorded
-from zoo.errors import ZooError
+from zoo.errors import ZooError, first_line
 from zoo.records import Candidate, MeasurementSpec, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary, TaskReport
 from zoo.shares import task_share
@@ -21,7 +21,6 @@ from zoo.tasks import (
     loss,
     measure_in_process,
     node_resources,
-    one_line,
     ray,
     stage_board,
     task,
@@ -173,7 +172,7 @@ class _Run:
         except (
             ray.exceptions.RayTaskError
         ) as error:  # its arguments did not load, or its rows were not written
-            report = self._fail(candidate, reason="task_error", message=one_line(error.cause))
+            report = self._fail(candidate, reason="task_error", message=first_line(error.cause))
         except ray.exceptions.RayError as error:
             losses = self.losses[candidate] = self.losses.get(candidate, 0) + 1
             if losses < ATTEMPTS and retry:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from catalog.store import Catalog
-from zoo.errors import ClusterError
+from zoo.errors import ClusterError, first_line
 from zoo.records import Candidate, Failure, MeasurementSpec, Outcome, RunOptions
 from zoo.reports import TaskReport
 
@@ -74,7 +74,7 @@ def measure_and_commit(
     try:
         outcome = measure(candidate, spec=spec, options=options, on_stage=on_stage)
     except Exception as error:  # no fault of the model: a node without a library, a defect of zoo
-        outcome = failure(candidate, spec=spec, reason="task_error", message=one_line(error))
+        outcome = failure(candidate, spec=spec, reason="task_error", message=first_line(error))
     on_stage("commit")
     catalog.commit(outcome, force=force)
     return TaskReport.of(outcome, wall_seconds=time.monotonic() - started)
@@ -118,11 +118,6 @@ def failure(candidate: Candidate, *, spec: MeasurementSpec, reason: str, message
     )
 
 
-def one_line(error: BaseException) -> str:
-    """The type and the first line of an error, at most 300 characters."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
-
-
 def loss(error: ray.exceptions.RayError) -> str:
     """Why a worker was lost, for a user."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):
@@ -131,13 +126,13 @@ def loss(error: ray.exceptions.RayError) -> str:
         return "the node that ran this model was lost"
     if isinstance(error, ray.exceptions.WorkerCrashedError):
         return "the worker process died: a crash in native code, or ended by the system for memory"
-    return f"the task was lost ({one_line(error)})"
+    return f"the task was lost ({first_line(error)})"
 
 
 def _no_cluster(address: str | None, error: BaseException) -> str:
     if address and address != "local":
         return (
-            f"no Ray cluster answers at {address} ({one_line(error)}); "
+            f"no Ray cluster answers at {address} ({first_line(error)}); "
             "check the address, or leave it out to run on this machine"
         )
-    return f"Ray did not start ({one_line(error)}); try 'ray stop' first, or --address local"
+    return f"Ray did not start ({first_line(error)}); try 'ray stop' first, or --address local"
