@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import ray.cloudpickle
 
 from zoo.records import (
     Architecture,
@@ -32,6 +31,7 @@ from zoo.records import (
     Strength,
     SweepCell,
 )
+from zoo.tasks import ray
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

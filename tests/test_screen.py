@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 import tasks
 from tasks import SPEC, measure_by_name
 
@@ -17,10 +17,10 @@ from zoo.errors import ClusterError
 from zoo.records import Candidate, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary
 from zoo.screen import screen
-from zoo.tasks import measure_and_commit
+from zoo.tasks import measure_and_commit, ray
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def two_gpus() -> Iterator[None]:
     """A Ray with two logical GPUs and four CPUs on this machine."""
     ray.init(num_cpus=4, num_gpus=2, include_dashboard=False, log_to_driver=False)
@@ -49,8 +49,9 @@ def names(reports: Any) -> list[str]:
 @pytest.mark.usefixtures("two_gpus")
 class TestOnACluster:
     def test_every_model_ends_with_a_row_and_no_model_stops_another(
-        self, tmp_path: Path, catalog: Catalog
+        self, tmp_path: Path, catalog: Catalog, capfd: pytest.CaptureFixture[str]
     ) -> None:
+        capfd.readouterr()
         models = candidates(tmp_path, "one", "crash", "raise", "bad", "nan", "three")
         seen: list[ScreenProgress] = []
         summary = run(models, catalog, progress=seen.append)
@@ -72,6 +73,7 @@ class TestOnACluster:
         assert seen[-1].failed == 4
         assert seen[-1].remaining_seconds == 0
         assert len(list(tmp_path.glob("org--crash.*"))) == 2  # tried twice
+        assert capfd.readouterr().out == ""
 
     def test_each_model_gets_its_own_process_and_its_own_gpu(self, tmp_path: Path, catalog: Catalog) -> None:
         run(candidates(tmp_path, "a", "b", "c"), catalog)
@@ -145,6 +147,16 @@ def test_nothing_to_do_starts_no_ray(tmp_path: Path, catalog: Catalog) -> None:
     catalog.commit(tasks.measurement(model))
     summary = run([model, replace(model)], catalog, address="127.0.0.1:1")
     assert summary.already_measured == (model,)
+
+
+def test_a_cluster_that_is_not_there_is_refused_at_once(tmp_path: Path, catalog: Catalog) -> None:
+    started = time.monotonic()
+    with pytest.raises(
+        ClusterError, match=r"no Ray cluster answers at 127.0.0.1:1 \(ConnectionRefused"
+    ) as caught:
+        run(candidates(tmp_path, "one"), catalog, address="127.0.0.1:1")
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - started < 10
 
 
 def test_the_task_runs_in_process_without_ray(tmp_path: Path, catalog: Catalog) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -16,13 +17,18 @@ from zoo.errors import ClusterError, first_line
 from zoo.records import Candidate, Failure, MeasurementSpec, Outcome, RunOptions
 from zoo.reports import TaskReport
 
-# Ray reads these when it is imported: no usage statistics, no warning about tasks without a GPU.
+# Ray reads these when it is imported: no usage statistics, no warning about tasks without a GPU, and
+# none of its own words about lost workers on the standard output, where the ranking goes.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 import ray
 import ray.exceptions
 
 MeasureFunction = Callable[..., Outcome]
+
+KNOCK_SECONDS = 10.0
+"""How long a cluster's address may take to answer."""
 
 
 @contextlib.contextmanager
@@ -34,8 +40,10 @@ def connected(address: str | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    address = address or os.environ.get("RAY_ADDRESS")
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
+        _knock(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(address=address, **quiet)
@@ -45,6 +53,13 @@ def connected(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str | None) -> None:
+    """Raises ``OSError`` where nobody listens, for which Ray itself would try for minutes."""
+    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
 
 
 def node_resources() -> list[Mapping[str, float]]:
