@@ -11,31 +11,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import factories
 
-from zoo.records import (
-    Architecture,
-    AttentionLayer,
-    Candidate,
-    Failure,
-    HeadRow,
-    Interval,
-    Measurement,
-    MeasurementSpec,
-    Outcome,
-    RenderedPrompts,
-    RunFacts,
-    RunOptions,
-    Strength,
-    SweepCell,
-)
+from zoo.records import Candidate, Failure, Measurement, MeasurementSpec, Outcome, RunOptions
 from zoo.tasks import ray
 
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+for module in (factories, sys.modules[__name__]):
+    ray.cloudpickle.register_pickle_by_value(module)
 
-SPEC = MeasurementSpec(prompts_digest="0" * 64, prompt_count=2)
+SPEC = factories.SPEC
 
 
 def candidate(name: str, *, location: str = "/nowhere") -> Candidate:
@@ -52,67 +39,8 @@ def candidate(name: str, *, location: str = "/nowhere") -> Candidate:
 def measurement(
     candidate: Candidate, *, sink_strength: float = 0.5, spec: MeasurementSpec = SPEC, device: str = "cpu"
 ) -> Measurement:
-    layer = AttentionLayer(layer=0, model_layer=0, module_name="layers.0", heads=1, kv_heads=1)
-    head = HeadRow(
-        layer=0,
-        model_layer=0,
-        head=0,
-        kv_head=0,
-        in_window=True,
-        sliding_window=None,
-        log_odds=sink_strength,
-        log_odds_content=None,
-        mass=float(1 / (1 + np.exp(-sink_strength))),
-        candidate_masses=(0.6, 0.1),
-        prompt_log_odds=np.full(2, sink_strength, np.float32),
-        prompt_log_odds_content=np.full(2, np.nan, np.float32),
-    )
-    strength = Strength(
-        sink_strength=sink_strength,
-        sink_strength_content=None,
-        interval=Interval(low=sink_strength - 0.1, high=sink_strength + 0.1, level=0.95, method="bootstrap"),
-        sink_position=0,
-        sink_mass=0.6,
-        runner_up_position=1,
-        runner_up_mass=0.1,
-        weak_head_share=0.0,
-        sweep_spread=0.02,
-        sign_stability=1.0,
-        sweep=(SweepCell(size=10, seed=0, sink_strength=sink_strength, sink_strength_content=None),),
-        heads=(head,),
-    )
-    return Measurement(
-        candidate=candidate,
-        spec=spec,
-        architecture=Architecture(
-            model_type="llama",
-            architecture="LlamaForCausalLM",
-            parameters=1000,
-            model_layers=1,
-            attention_layers=(layer,),
-            qk_norm="none",
-            position_encoding="rope",
-        ),
-        prompts=RenderedPrompts(
-            format="plain",
-            token_ids=((1, 2, 3), (1, 4, 5)),
-            shared_prefix_tokens=1,
-            prefix_tokens_text=("<s>", "a"),
-        ),
-        strength=strength,
-        run=RunFacts(
-            dtype="float32",
-            device=device,
-            load="whole",
-            load_reason="test",
-            verified="none",
-            wall_seconds={"total": 0.1},
-            peak_memory_bytes=1,
-            bytes_fetched=None,
-            versions={"torch": "2"},
-            started_at="2026-01-01T00:00:00+00:00",
-        ),
-    )
+    made = factories.make_measurement(candidate.model_id, sink_strength=sink_strength, spec=spec)
+    return replace(made, candidate=candidate, run=replace(made.run, device=device))
 
 
 def measure_by_name(
