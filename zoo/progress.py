@@ -27,7 +27,7 @@ def shown_progress(console: Console) -> Iterator[Callable[[ScreenProgress], None
         if look.ended:
             _print(console, f"[{look.measured + look.failed}/{look.total}] {ended_line(look.ended)}")
 
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         yield ended_lines
         return
     spinner = Spinner("dots", Text("starting Ray", overflow="ellipsis", no_wrap=True))

@@ -61,7 +61,7 @@ def screen(
         share = task_share(node_resources(), gpus_per_model=gpus_per_model, device=options.device)
         if not share.gpus and options.device == "auto":
             options = replace(options, device="cpu")
-        shared_task = task.options(num_gpus=share.gpus, num_cpus=share.cpus)
+        shared = {"num_gpus": share.gpus, "num_cpus": share.cpus}
         stages = stage_board.remote()
         how = {"catalog": catalog, "spec": spec, "options": options, "force": force, "measure": measure}
         run = _Run(
@@ -73,7 +73,7 @@ def screen(
             window=in_flight or 2 * share.slots,
             where=share.text,
             progress=progress,
-            submit=lambda each: shared_task.remote(each, stages=stages, **how),
+            submit=lambda each: task.options(name=each.model_id, **shared).remote(each, stages=stages, **how),
             stages=stages,
         )
         return run.to_the_end(summary)
@@ -169,9 +169,8 @@ class _Run:
         candidate = self.running[ref]
         try:
             report = ray.get(ref)
-        except (
-            ray.exceptions.RayTaskError
-        ) as error:  # its arguments did not load, or its rows were not written
+        except ray.exceptions.RayTaskError as error:
+            # The task itself raised: its arguments did not load there, or its rows were not written.
             report = self._fail(candidate, reason="task_error", message=first_line(error.cause))
         except ray.exceptions.RayError as error:
             losses = self.losses[candidate] = self.losses.get(candidate, 0) + 1
