@@ -50,17 +50,19 @@ def is_local(filesystem: pafs.FileSystem) -> bool:
 def parquet_bytes(table: pa.Table) -> bytes:
     """The table as one Parquet file: zstd, a checksum on every page, its schema's version.
 
-    Only ``model_id`` has statistics, which let a query skip the files of other models: no checksum
-    covers them, and a damaged one would hide rows.
+    A single row is left uncompressed, which is smaller and reads in two thirds of the time. Only
+    ``model_id`` has statistics, which let a query skip the files of other models: no checksum covers
+    statistics, and damaged ones would hide rows.
     """
     sink = pa.BufferOutputStream()
     text = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    single = table.num_rows == 1
     with pq.ParquetWriter(
         sink,
         table.schema,
-        compression="zstd",
+        compression="none" if single else "zstd",
         write_page_checksum=True,
-        use_dictionary=text if table.num_rows > 1 else False,
+        use_dictionary=False if single else text,
         write_statistics=["model_id"],
         store_schema=False,  # halves the footer, which is what opening a file costs
     ) as writer:

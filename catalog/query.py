@@ -90,7 +90,7 @@ def run_query(
     parameters: Sequence[object] = (),
     timeout_seconds: float = 60.0,
     memory_limit: str = "4GB",
-    max_rows: int = 1_000_000,
+    max_values: int = 20_000_000,
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> QueryResult:
     """Run one SELECT over the views and return all its rows.
@@ -98,35 +98,44 @@ def run_query(
     ``connection`` is one that ``connect`` made, for several queries of one moment; else one is made.
 
     Raises QueryError when the SQL is anything but one SELECT, fails, takes longer than the timeout,
-    or needs more memory or gives more rows than allowed. Ctrl-C stops the query at once.
+    needs more memory, or gives more values (a list counts its items) than allowed: a result is never
+    cut short. Ctrl-C stops the query at once.
     """
     if connection is None:
         connection = connect(catalog, memory_limit=memory_limit)
     statement = _only_select(connection, sql)
     try:
-        result = _interruptible(
-            lambda: _fetch(connection, statement, parameters, max_rows), connection, timeout_seconds
+        return _interruptible(
+            lambda: _fetch(connection, statement, parameters, max_values), connection, timeout_seconds
         )
     except duckdb.Error as error:
         raise _query_error(error, catalog, memory_limit) from error
-    if len(result.rows) > max_rows:
-        raise QueryError(f"the query gives more than {max_rows:,} rows: narrow it with WHERE or LIMIT")
-    return result
+    except (ValueError, OverflowError) as error:  # a value that Python cannot hold: the year 290000
+        raise QueryError(f"the query failed: {_one_line(error)}: cast the value to VARCHAR") from error
 
 
 def _fetch(
     connection: duckdb.DuckDBPyConnection,
     statement: duckdb.Statement,
     parameters: Sequence[object],
-    max_rows: int,
+    max_values: int,
 ) -> QueryResult:
-    """All rows, or one more than ``max_rows``."""
     connection.execute(statement, parameters or None)
     columns = connection.description or []
+    rows: list[tuple[Any, ...]] = []
+    values = 0
+    while chunk := connection.fetchmany(1024):
+        rows += chunk
+        values += sum(len(value) if isinstance(value, list | dict) else 1 for row in chunk for value in row)
+        if values > max_values:
+            raise QueryError(
+                f"the query gives more than {max_values:,} values: narrow it with WHERE or LIMIT, or select "
+                "fewer columns"
+            )
     return QueryResult(
         columns=tuple(column[0] for column in columns),
         types=tuple(str(column[1]) for column in columns),
-        rows=tuple(connection.fetchmany(max_rows + 1)),
+        rows=tuple(rows),
     )
 
 
@@ -136,8 +145,8 @@ def _view_sql(view: str) -> str:
 
 def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
     try:
-        statements = connection.extract_statements(sql)
-    except duckdb.Error as error:
+        statements = connection.extract_statements(sql.encode().decode())  # no lone surrogates
+    except (duckdb.Error, UnicodeError) as error:
         raise QueryError(f"the SQL cannot be understood: {_first_line(error)}") from error
     if len(statements) != 1:
         raise QueryError(f"one SELECT is run at a time, and this is {len(statements)} statements: give one")

@@ -97,27 +97,21 @@ class Catalog:
         if not re.fullmatch(r"[0-9a-f]{40}", outcome.candidate.revision):
             raise ValueError(f"{outcome.candidate.revision!r} is not a revision of 40 hex digits")
         attempt_id = secrets.token_hex(6)
-        row = outcome_table(outcome, attempt=1, attempt_id=attempt_id)
+        details = _details(outcome, attempt_id)
         try:
             earlier = self._attempts(outcome)
-            if _is_settled(earlier) and not force:
-                return _dropped(earlier)
-            if isinstance(outcome, Measurement):
-                self._write_details(outcome, attempt_id)
-            while True:
+            while force or not _is_settled(earlier):
                 attempt = len(earlier) + 1
-                row = row.set_column(
-                    row.schema.get_field_index("attempt"),
-                    row.schema.field("attempt"),
-                    pa.array([attempt], pa.int32()),
-                )
-                if self._publish("outcomes", outcome, _suffix(attempt), row):
+                row = outcome_table(outcome, attempt=attempt, attempt_id=attempt_id)
+                while details:
+                    self._publish(*details.popitem(), outcome, f".{attempt_id}")
+                if self._publish("outcomes", row, outcome, "" if attempt == 1 else f".{attempt}"):
                     return CommitResult(written=True, attempt=attempt, attempt_id=attempt_id)
                 earlier = self._attempts(outcome)
-                if _is_settled(earlier) and not force:
-                    return _dropped(earlier)
         except OSError as error:
             raise _unwritable(self.uri, error) from error
+        winner = counting(earlier)
+        return CommitResult(written=False, attempt=winner.attempt, attempt_id=winner.attempt_id)
 
     def done(self, spec_id: str) -> Mapping[tuple[str, str], Recorded]:
         """The attempt that counts of each (model_id, revision) tried under a spec.
@@ -141,15 +135,7 @@ class Catalog:
         except OSError as error:
             raise _unreadable(self.uri, error) from error
 
-    def _write_details(self, measurement: Measurement, attempt_id: str) -> None:
-        for table, rows in (
-            ("heads", head_table(measurement, attempt_id=attempt_id)),
-            ("sweep", sweep_table(measurement, attempt_id=attempt_id)),
-        ):
-            if not self._publish(table, measurement, f".{attempt_id}", rows):
-                raise AssertionError(f"attempt id {attempt_id} was drawn twice")
-
-    def _publish(self, table: str, outcome: Outcome, suffix: str, rows: pa.Table) -> bool:
+    def _publish(self, table: str, rows: pa.Table, outcome: Outcome, suffix: str) -> bool:
         path = f"{self.folder(table, outcome.spec.spec_id)}/{outcome.candidate.stem}{suffix}.parquet"
         return files.publish(self.filesystem, path, files.parquet_bytes(rows), root=self.root)
 
@@ -158,7 +144,7 @@ class Catalog:
         stem = f"{self.folder('outcomes', outcome.spec.spec_id)}/{outcome.candidate.stem}"
         found: list[Recorded] = []
         while True:
-            path = f"{stem}{_suffix(len(found) + 1)}.parquet"
+            path = f"{stem}.{len(found) + 1}.parquet" if found else f"{stem}.parquet"
             if self.filesystem.get_file_info(path).type == pafs.FileType.NotFound:
                 return found
             try:
@@ -181,19 +167,22 @@ def open_catalog(uri: str, *, create: bool = False) -> Catalog:
     try:
         filesystem, root = files.resolve(uri)
         catalog = Catalog(uri=uri, filesystem=filesystem, root=root)
-        if filesystem.get_file_info(root).type == pafs.FileType.File:
-            raise CatalogError(
-                f"the catalog {uri} is a file, and a catalog is a folder: name another with --catalog"
-            )
-        if create:
-            _make(catalog)
-        elif not _exists(catalog):
-            raise CatalogError(
-                f"there is no catalog at {uri}: make one with zoo screen --catalog {uri}, or name another "
-                "with --catalog or ZOO_CATALOG"
-            )
+        is_file = filesystem.get_file_info(root).type == pafs.FileType.File
+        exists = not is_file and _exists(catalog)
     except (OSError, ValueError) as error:
-        raise _unwritable(uri, error) if create else _unreadable(uri, error) from error
+        raise CatalogError(
+            f"{uri!r} cannot be opened as a catalog ({_reason(error)}): name a folder or s3://bucket/prefix "
+            "with --catalog or ZOO_CATALOG"
+        ) from error
+    if is_file:
+        raise CatalogError(f"{uri} is a file, and a catalog is a folder: name another with --catalog")
+    if create:
+        _make(catalog)
+    elif not exists:
+        raise CatalogError(
+            f"there is no catalog at {uri}: make one with zoo screen --catalog {uri}, or name another with "
+            "--catalog or ZOO_CATALOG"
+        )
     return catalog
 
 
@@ -203,13 +192,17 @@ def counting(attempts: Iterable[Recorded]) -> Recorded:
 
 
 def _make(catalog: Catalog) -> None:
+    """Make the folders and write a first byte. An object store shows at the first commit what it allows."""
     if not files.is_local(catalog.filesystem):
-        return  # an object store has no folders; the first commit shows whether it can be written
-    Path(catalog.folder("outcomes")).mkdir(parents=True, exist_ok=True)
-    probe = f"{catalog.root}/{files.STAGING}/probe-{secrets.token_hex(6)}"
-    files.publish(catalog.filesystem, probe, b"", root=catalog.root)
-    Path(probe).unlink()
-    files.remove_stale_staging(catalog.root)
+        return
+    try:
+        Path(catalog.folder("outcomes")).mkdir(parents=True, exist_ok=True)
+        probe = f"{catalog.root}/{files.STAGING}/probe-{secrets.token_hex(6)}"
+        files.publish(catalog.filesystem, probe, b"", root=catalog.root)
+        Path(probe).unlink()
+        files.remove_stale_staging(catalog.root)
+    except OSError as error:
+        raise _unwritable(catalog.uri, error) from error
 
 
 def _exists(catalog: Catalog) -> bool:
@@ -218,17 +211,18 @@ def _exists(catalog: Catalog) -> bool:
     return bool(files.list_files(catalog.filesystem, catalog.folder("outcomes")))
 
 
-def _suffix(attempt: int) -> str:
-    return "" if attempt == 1 else f".{attempt}"
+def _details(outcome: Outcome, attempt_id: str) -> dict[str, pa.Table]:
+    """The tables that must lie in the catalog before the outcome's row does."""
+    if not isinstance(outcome, Measurement):
+        return {}
+    return {
+        "heads": head_table(outcome, attempt_id=attempt_id),
+        "sweep": sweep_table(outcome, attempt_id=attempt_id),
+    }
 
 
 def _is_settled(attempts: list[Recorded]) -> bool:
     return bool(attempts) and not counting(attempts).transient
-
-
-def _dropped(attempts: list[Recorded]) -> CommitResult:
-    winner = counting(attempts)
-    return CommitResult(written=False, attempt=winner.attempt, attempt_id=winner.attempt_id)
 
 
 def _check_same_model(candidate: Candidate, model_id: str, revision: str) -> None:
