@@ -176,16 +176,16 @@ def test_a_model_on_a_node_that_dies_is_measured_on_another(tmp_path: Path, cata
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         doomed = cluster.add_node(num_cpus=2, num_gpus=1)
-        ray.init(cluster.address, log_to_driver=False)
 
         def end_node(look: ScreenProgress) -> None:
             if look.running and doomed in cluster.worker_nodes:
                 cluster.add_node(num_cpus=2, num_gpus=1)
                 cluster.remove_node(doomed, allow_graceful=False)
 
-        summary = run(candidates(tmp_path, "first-slow"), catalog, progress=end_node)
+        models = candidates(tmp_path, "first-slow")
+        summary = run(models, catalog, address=cluster.address, progress=end_node)
         assert names(summary.measured) == ["first-slow"]
         assert len(list(tmp_path.glob("org--first-slow.*"))) == 2
+        assert not ray.is_initialized()
     finally:
-        ray.shutdown()
         cluster.shutdown()
