@@ -19,8 +19,9 @@ from scipy.special import logit
 
 from zoo import strength
 from zoo.backbone import Backbone, open_backbone
-from zoo.measure import make_spec, probe_layers, render_for
+from zoo.measure import probe_layers, render_for
 from zoo.probe import IMPLEMENTATION
+from zoo.prompts import make_spec
 from zoo.records import MeasurementSpec, RenderedPrompts, RunOptions
 from zoo.sources import find_candidates
 

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 
 import zoo
 from zoo.errors import ModelError, SourceError
-from zoo.measure import make_spec, measure
+from zoo.measure import measure
+from zoo.prompts import make_spec
 from zoo.records import Candidate, Failure, Measurement, RunOptions
 
 SPEC = make_spec(prompt_count=20)

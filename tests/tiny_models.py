@@ -64,9 +64,9 @@ def random_prompts(count: int, *, shortest: int = 9, longest: int = 40, seed: in
 def eager_prompt_masses(
     model: PreTrainedModel, prompts: Sequence[Sequence[int]], *, candidates: int, first_query: int
 ) -> list[np.ndarray]:
-    """Per layer, mean softmax weights [P, H, K] over the queries that see each candidate; one prompt at a time.
+    """Per layer, mean softmax weights [P, H, K] over the queries that see each candidate.
 
-    Written from the definition alone: stock eager attention's own probabilities, and visibility read
+    One prompt at a time, from the definition alone: stock eager attention's own probabilities, and visibility read
     off their zeros.
     """
     per_layer: list[list[np.ndarray]] = []

@@ -65,8 +65,8 @@ def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
     if any(name.startswith(("AutoModel", "AutoConfig")) for name in auto_map):
         raise _refused(
             "remote_code_required",
-            "config.json asks for code from the repository (auto_map), which zoo never runs; if transformers' "
-            f"own {model_type!r} is what you want, remove auto_map from a local copy of config.json",
+            "config.json asks for code from the repository (auto_map), which zoo never runs; if "
+            f"transformers' own {model_type!r} is what you want, remove auto_map from a local copy of it",
         )
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         text = f"transformers does not know the model type {model_type!r}; a newer transformers may"

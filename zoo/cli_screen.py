@@ -98,12 +98,13 @@ def screen(
     Each model is measured once: running the same command again measures what is new or could not be
     reached. The ranking goes to the standard output, everything else to the standard error.
     """
+    from zoo.prompts import make_spec
     from zoo.records import RunOptions
     from zoo.sources import find_candidates
 
     found = find_candidates(source)
     candidates = found.candidates[:limit]
-    spec = _spec(prompt_count, prompt_format)
+    spec = make_spec(prompt_count=prompt_count, prompt_format=prompt_format)
     if dry_run:
         done = {} if force else _recorded(catalog_uri, spec.spec_id)
         click.echo(_plan_text(found, candidates, done=done, format=format))
@@ -137,17 +138,6 @@ def screen(
         context.exit(INTERRUPTED)
     if summary.failed or summary.failed_before:
         context.exit(SOME_FAILED)
-
-
-def _spec(prompt_count: int, prompt_format: PromptFormat) -> MeasurementSpec:
-    from zoo.prompts import load_prompts
-    from zoo.records import MeasurementSpec
-
-    return MeasurementSpec(
-        prompts_digest=load_prompts(prompt_count).digest,
-        prompt_count=prompt_count,
-        prompt_format=prompt_format,
-    )
 
 
 def _plan_text(

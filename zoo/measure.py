@@ -25,7 +25,7 @@ from zoo import __version__, strength
 from zoo.backbone import Backbone, open_backbone
 from zoo.errors import ModelError, SourceError, TransientModelError, first_line
 from zoo.probe import Probe, make_batches
-from zoo.prompts import load_prompts, render
+from zoo.prompts import load_prompts, make_spec, render
 from zoo.records import (
     Candidate,
     Failure,
@@ -33,7 +33,6 @@ from zoo.records import (
     Measurement,
     MeasurementSpec,
     Outcome,
-    PromptFormat,
     RenderedPrompts,
     RunFacts,
     RunOptions,
@@ -42,12 +41,6 @@ from zoo.sources import find_candidates
 from zoo.tokenizer import load_tokenizer
 
 OnStage = Callable[[str], None]
-
-
-def make_spec(*, prompt_count: int = 256, prompt_format: PromptFormat = "auto") -> MeasurementSpec:
-    """The spec of the shipped calibration prompts, or of the first ``prompt_count`` of them."""
-    digest = load_prompts(prompt_count).digest
-    return MeasurementSpec(prompts_digest=digest, prompt_count=prompt_count, prompt_format=prompt_format)
 
 
 def measure(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from zoo.errors import ModelError
-from zoo.records import PromptFormat, RenderedPrompts
+from zoo.records import MeasurementSpec, PromptFormat, RenderedPrompts
 from zoo.templates import TEMPLATE_SECONDS, render_chats
 from zoo.tokenizer import tokenize
 
@@ -43,6 +43,12 @@ def load_prompts(count: int = 256) -> PromptSet:
             f"least {MINIMUM_PROMPTS}: choose a number from {MINIMUM_PROMPTS} to {len(texts)}."
         )
     return PromptSet(texts=tuple(texts[:count]), digest=hashlib.sha256(content).hexdigest())
+
+
+def make_spec(*, prompt_count: int = 256, prompt_format: PromptFormat = "auto") -> MeasurementSpec:
+    """The spec of the shipped calibration prompts, or of the first ``prompt_count`` of them."""
+    digest = load_prompts(prompt_count).digest
+    return MeasurementSpec(prompts_digest=digest, prompt_count=prompt_count, prompt_format=prompt_format)
 
 
 def draw_subsets(
