@@ -66,8 +66,8 @@ def eager_prompt_masses(
 ) -> list[np.ndarray]:
     """Per layer, mean softmax weights [P, H, K] over the queries that see each candidate.
 
-    One prompt at a time, from the definition alone: stock eager attention's own probabilities, and visibility read
-    off their zeros.
+    One prompt at a time, from the definition alone: stock eager attention's own probabilities, and
+    visibility read off their zeros.
     """
     per_layer: list[list[np.ndarray]] = []
     for token_ids in prompts:
