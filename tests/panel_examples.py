@@ -12,7 +12,7 @@ def model(name: str, s: float, **changes: object) -> Measured:
     """A measured model with S = ``s`` nats; its revision, size and the rest are made up."""
     fields: dict[str, object] = {
         "model_id": f"made-up/{name}",
-        "revision": f"{abs(hash(name)) % 16**8:040x}",
+        "revision": name.encode().hex().zfill(40)[-40:],
         "spec_id": SPEC,
         "sink_strength": s,
         "sink_strength_error": 0.0,
