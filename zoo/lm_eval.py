@@ -84,7 +84,7 @@ def read_results(path: Path) -> dict[str, Any]:
         found = json.loads(content)
     except OSError as error:
         raise PanelError(f"{path}: cannot be read ({error.strerror}); name a results_*.json file") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise PanelError(
             f"{path}: is not JSON; name a results_*.json file of lm-evaluation-harness"
         ) from None
