@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from catalog.query import run_query
+from catalog.store import Catalog, open_catalog
 from factories import SPEC, make_failure, make_measurement
 
 from catalog.panel_files import add_panel_file
-from catalog.query import run_query
-from catalog.store import Catalog, open_catalog
-from zoo.calibration import fit_panel, measured_models, panel_of, predictions, unmeasured_llms
+from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
 from zoo.errors import PanelError
+from zoo.losses import predictions, ranked_losses
 from zoo.pairs import measured
 from zoo.prediction import predict_loss
 from zoo.predictors import PREDICTORS
@@ -49,22 +51,29 @@ def strong(name: str, s: float, qk_norm: str = "none", **changes: Any) -> Measur
 def panel_csv(*names: str, task: str = "ifeval", protocol: str = "instruct") -> str:
     """Own pairs of these LLMs, one VLM each."""
     rows = [
-        f"{name}-vl,made-up/{name},made-up/{name}-vl,{LLMS[name][1]},{task},{protocol},{LLMS[name][2]},made up\n"
-        for name in names
+        f"{name}-vl,made-up/{name},made-up/{name}-vl,{qk_norm},{task},{protocol},{points},made up\n"
+        for name, (_, qk_norm, points) in LLMS.items()
+        if name in names
     ]
     return HEADER + "".join(rows)
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    """Seven measured reference LLMs, their pairs, and three models to predict."""
-    made = open_catalog(str(tmp_path / "catalog"), create=True)
+@pytest.fixture(scope="module")
+def measured_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven measured reference LLMs, their pairs, and two models to predict."""
+    made = open_catalog(str(tmp_path_factory.mktemp("made") / "catalog"), create=True)
     for name, (s, qk_norm, _) in LLMS.items():
         made.commit(strong(name, s, qk_norm))
     made.commit(strong("new", 1.2))
     made.commit(strong("odd", 9.0, "other", learned_sink=True))
     add_panel_file(made, panel_csv(*LLMS), name="mine")
-    return made
+    return Path(made.root)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, measured_once: Path) -> Catalog:
+    """A copy of ``measured_once`` to write to."""
+    return open_catalog(str(shutil.copytree(measured_once, tmp_path / "catalog")))
 
 
 def fit(catalog: Catalog, **changes: Any) -> Any:
@@ -223,7 +232,7 @@ def test_adding_the_same_pairs_twice_keeps_one_file(catalog: Catalog) -> None:
 def test_the_panel_shows_each_pair_beside_its_measured_llm(catalog: Catalog) -> None:
     rows = run_query(
         catalog,
-        "SELECT sink_strength, delta_points, origin FROM panel WHERE pair_id = 'd-vl' AND spec_id IS NOT NULL",
+        "SELECT sink_strength, delta_points, origin FROM panel WHERE pair_id = 'd-vl'",
     ).rows
     assert rows == ((1.5, -5.0, "yours"),)
 
@@ -238,3 +247,29 @@ def test_verify_reads_calibrations_too(catalog: Catalog) -> None:
     content[200] ^= 0xFF
     calibrations[0].write_bytes(content)
     assert catalog.verify().problems
+
+
+def test_the_ranking_by_loss_puts_the_smallest_predicted_loss_first(catalog: Catalog) -> None:
+    fit(catalog)
+    rows = ranked_losses(catalog, SPEC.spec_id, task="ifeval").records()
+    points = [row["predicted_points"] for row in rows]
+    assert points == sorted(points, reverse=True)
+    assert len(rows) == 9
+    assert all(row["predicted_low"] < row["predicted_points"] < row["predicted_high"] for row in rows)
+    assert {row["predicted_from_pairs"] for row in rows} == {7}
+
+
+def test_max_loss_keeps_what_is_predicted_to_lose_at_most_that(catalog: Catalog) -> None:
+    fit(catalog)
+    everything = ranked_losses(catalog, SPEC.spec_id, task="ifeval").records()
+    kept = ranked_losses(catalog, SPEC.spec_id, task="ifeval", max_loss=5).records()
+    assert kept == [row for row in everything if row["predicted_points"] >= -5]
+    assert 0 < len(kept) < len(everything)
+
+
+def test_without_a_calibration_the_ranking_is_by_s_and_max_loss_names_the_command(catalog: Catalog) -> None:
+    rows = ranked_losses(catalog, SPEC.spec_id, task="gsm8k_cot").records()
+    assert [row["rank"] for row in rows] == list(range(1, 10))
+    assert {row["predicted_points"] for row in rows} == {None}
+    with pytest.raises(PanelError, match="zoo calibrate --task gsm8k_cot"):
+        ranked_losses(catalog, SPEC.spec_id, task="gsm8k_cot", max_loss=5)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from catalog.query import connect, run_query
+from catalog.query import run_query
 
 from catalog.calibrations import write_calibration
 from catalog.panel_files import own_panel_files
@@ -25,8 +25,7 @@ from zoo.degradation import (
 )
 from zoo.errors import PanelError
 from zoo.pairs import LeftOut, Measured, pair_points, standard_error
-from zoo.panel import TASKS, PanelPair, load_panel
-from zoo.prediction import Prediction
+from zoo.panel import PanelPair, load_panel, task_order
 from zoo.records import Interval
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def fit_panel(
     now = datetime.now(UTC).isoformat()
     versions = _versions()
     fits = []
-    for task in sorted({pair.task for pair in pairs}, key=_task_order):
+    for task in sorted({pair.task for pair in pairs}, key=task_order):
         points, left_out = pair_points([p for p in pairs if p.task == task], llms, why)
         fit = Fit(task=task, protocol=protocol, calibration=None, comparisons=(), left_out=left_out)
         try:
@@ -146,10 +145,6 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):  # run from a source tree
             found[name] = version(name)
     return found
-
-
-def _task_order(task: str) -> tuple[int, str]:
-    return (TASKS.index(task) if task in TASKS else len(TASKS), task)
 
 
 def calibration_row(calibration: Calibration, comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -197,31 +192,3 @@ def _bounded(cell: dict[str, Any]) -> dict[str, Any]:
     """An open end is NULL in the catalog, never infinite."""
     open_ends = {end: None for end in ("x_low", "x_high") if abs(cell[end]) == float("inf")}
     return cell | open_ends
-
-
-def predictions(catalog: Catalog, model_id: str, *, revision: str, spec_id: str) -> tuple[Prediction, ...]:
-    """The predictions for one measurement, the paper's tasks first; none without a calibration."""
-    with connect(catalog) as connection:
-        rows = run_query(
-            catalog,
-            "SELECT * FROM predictions WHERE model_id = ? AND revision = ? AND spec_id = ? AND latest",
-            parameters=[model_id, revision, spec_id],
-            connection=connection,
-        ).records()
-    return tuple(_prediction(row) for row in sorted(rows, key=lambda row: _task_order(row["task"])))
-
-
-def _prediction(row: Mapping[str, Any]) -> Prediction:
-    return Prediction(
-        model_id=row["model_id"],
-        task=row["task"],
-        protocol=row["protocol"],
-        predictor=row["predictor"],
-        points=row["predicted_points"],
-        low=row["predicted_low"],
-        high=row["predicted_high"],
-        level=row["predicted_level"],
-        flags=tuple(row["flags"]),
-        pairs=row["pairs"],
-        llms=tuple(row["llms"]),
-    )

@@ -69,8 +69,8 @@ class Degradation:
 
     task: str
     protocol: str
-    llm_points: float
-    vlm_points: float
+    llm_points: float | None
+    vlm_points: float | None
     delta_points: float
     stderr_points: float | None
     source: str

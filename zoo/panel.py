@@ -70,6 +70,11 @@ class PanelPair:
         return self.reference_llm, self.vlm, self.task, self.protocol
 
 
+def task_order(task: str) -> tuple[int, str]:
+    """A sort key: the paper's tasks in their order, then others by name."""
+    return (TASKS.index(task) if task in TASKS else len(TASKS), task)
+
+
 def parse_pairs(
     text: str, *, name: str, origin: Literal["shipped", "yours"] = "yours"
 ) -> tuple[PanelPair, ...]:

@@ -1,0 +1,226 @@
+"""The commands about losses: calibrate, pair, track."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from zoo.cli_catalog import catalog_option, format_option
+from zoo.degradation import DEFAULT_LEVEL, DEFAULT_PREDICTOR
+from zoo.degradation_pages import change_text, fit_text, track_text
+from zoo.errors import PanelError, SourceError
+from zoo.panel import DEFAULT_PROTOCOL
+from zoo.prediction import sentence
+from zoo.predictors import PREDICTORS
+from zoo.tables import Format, format_rows, printable
+
+if TYPE_CHECKING:
+    from catalog.store import Catalog
+
+    from zoo.records import Candidate, MeasurementSpec
+
+FELL = 4
+"""The exit code of `zoo track` when S fell by more than was allowed."""
+
+address_option = click.option(
+    "--address",
+    metavar="ADDRESS",
+    help="The Ray cluster; by default the running one, else one is started here.",
+)
+prompts_option = click.option(
+    "--prompts",
+    "prompt_count",
+    type=click.IntRange(10, 256),
+    default=256,
+    show_default=True,
+    help="Measure with the first N calibration prompts, as zoo screen --prompts does.",
+)
+
+
+@click.command()
+@click.option(
+    "--source",
+    help="Where the panel's reference LLMs are, as for zoo screen; by default only the catalog is used.",
+)
+@click.option("--task", "tasks", multiple=True, help="Fit only this task; by default all of the protocol.")
+@click.option(
+    "--protocol",
+    default=DEFAULT_PROTOCOL,
+    show_default=True,
+    help="Use pairs evaluated this way; protocols are never mixed.",
+)
+@click.option(
+    "--predictor",
+    type=click.Choice(list(PREDICTORS)),
+    default=DEFAULT_PREDICTOR,
+    show_default=True,
+    help="What predicts the loss; all are compared, this one is used.",
+)
+@click.option(
+    "--level",
+    type=click.FloatRange(0.5, 0.999),
+    default=DEFAULT_LEVEL,
+    show_default=True,
+    help="The share of new VLMs that a prediction interval should hold.",
+)
+@prompts_option
+@address_option
+@catalog_option
+def calibrate(
+    source: str | None,
+    tasks: tuple[str, ...],
+    protocol: str,
+    predictor: str,
+    level: float,
+    prompt_count: int,
+    address: str | None,
+    catalog_uri: str,
+) -> None:
+    """Fit the loss of text ability to Sink Strength, over the pairs of the panel.
+
+    First the reference LLMs that the catalog lacks are measured. A pair whose LLM cannot be measured is
+    left out by name. A fit needs at least four reference LLMs; with fewer it is refused.
+    """
+    from catalog.store import open_catalog
+
+    from zoo.calibration import fit_panel, panel_of
+    from zoo.measuring import measure_missing, spec_of
+
+    catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
+    pairs = panel_of(catalog, protocol=protocol, tasks=tasks)
+    reasons: dict[str, str] = {}
+    if source:
+        names = {pair.reference_llm for pair in pairs}
+        candidates, reasons = _named(source, names)
+        measure_missing(candidates, catalog=catalog, spec=spec, address=address)
+    fits = fit_panel(
+        catalog,
+        spec_id=spec.spec_id,
+        protocol=protocol,
+        tasks=tasks,
+        predictor=predictor,
+        level=level,
+        reasons=reasons,
+    )
+    click.echo("\n\n".join(printable_lines(fit_text(fit, catalog_uri=catalog_uri)) for fit in fits))
+    if not any(fit.calibration for fit in fits):
+        raise PanelError("no task was fitted; the reasons are above")
+
+
+@click.command()
+@click.argument("llm")
+@click.argument("vlm")
+@prompts_option
+@address_option
+@catalog_option
+@format_option
+def pair(
+    llm: str, vlm: str, prompt_count: int, address: str | None, catalog_uri: str, format: Format
+) -> None:
+    """Compare a VLM's attention sink with its backbone's, head by head.
+
+    LLM and VLM are models of the catalog, or checkpoints that are measured first. The VLM is measured in
+    its language model.
+    """
+    from catalog.store import open_catalog
+
+    from zoo.losses import predictions
+    from zoo.measuring import spec_of
+    from zoo.pair import panel_range, sink_change
+
+    catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
+    llm, vlm = (_measured_name(catalog, name, spec, address) for name in (llm, vlm))
+    change = sink_change(catalog, llm=llm, vlm=vlm, spec_id=spec.spec_id)
+    if format != "table":
+        rows = [asdict(head) | {"change": head.change, "lost": head.lost} for head in change.heads]
+        click.echo(format_rows(list(rows[0]), [list(row.values()) for row in rows], format=format))
+        return
+    click.echo(printable_lines(change_text(change, panel=panel_range(catalog, spec.spec_id))))
+    for its in predictions(catalog, llm, revision=change.llm["revision"], spec_id=spec.spec_id):
+        click.echo(f"\nPredicted from the backbone: {printable(sentence(its))}")
+
+
+@click.command()
+@click.argument("run_dir")
+@click.option("--max-fall", type=click.FloatRange(min=0), help="Exit with 4 when S fell by more nats.")
+@click.option("--baseline", metavar="MODEL", help="Count the fall from this measured model, the backbone.")
+@prompts_option
+@address_option
+@catalog_option
+@format_option
+@click.pass_context
+def track(
+    context: click.Context,
+    run_dir: str,
+    max_fall: float | None,
+    baseline: str | None,
+    prompt_count: int,
+    address: str | None,
+    catalog_uri: str,
+    format: Format,
+) -> None:
+    """Follow Sink Strength over the checkpoints in RUN_DIR; only new ones are measured.
+
+    Exit code 4 tells a training script that a checkpoint's S fell by more than --max-fall nats below
+    the first checkpoint, or below --baseline.
+    """
+    from catalog.store import open_catalog
+
+    from zoo.calibration import measured_models
+    from zoo.measuring import measure_missing, spec_of
+    from zoo.sources import find_candidates
+    from zoo.track import tracked
+
+    found = find_candidates(run_dir)
+    catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
+    start = None
+    if baseline is not None:
+        backbone = measured_models(catalog, spec.spec_id).get(baseline)
+        if backbone is None:
+            raise SourceError(f"the catalog {catalog_uri} has no measurement of {baseline}; screen it first")
+        start = backbone.sink_strength
+    measure_missing(found.candidates, catalog=catalog, spec=spec, address=address)
+    checkpoints = tracked(catalog, found.candidates, spec_id=spec.spec_id, max_fall=max_fall, baseline=start)
+    if format == "table":
+        click.echo(printable_lines(track_text(checkpoints)))
+    else:
+        click.echo(
+            format_json([asdict(its) for its in checkpoints]) if format == "json" else _csv(checkpoints)
+        )
+    for refusal in found.refusals:
+        click.echo(printable(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}"), err=True)
+    if any(its.fell for its in checkpoints):
+        context.exit(FELL)
+
+
+def _named(source: str, names: set[str]) -> tuple[list[Candidate], dict[str, str]]:
+    """The models of a source with these names, and why others of these names were refused."""
+    from zoo.sources import find_candidates
+
+    found = find_candidates(source)
+    reasons = {
+        its.model_id: f"{its.message} ({its.reason})" for its in found.refusals if its.model_id in names
+    }
+    return [its for its in found.candidates if its.model_id in names], reasons
+
+
+def _measured_name(catalog: Catalog, model: str, spec: MeasurementSpec, address: str | None) -> str:
+    """The catalog's name of a model: its own, or that of the one checkpoint it stands for."""
+    from zoo.calibration import measured_models
+    from zoo.measuring import measure_missing
+    from zoo.sources import find_candidates
+
+    if model in measured_models(catalog, spec.spec_id):
+        return model
+    candidates = find_candidates(model).candidates
+    if len(candidates) != 1:
+        raise SourceError(f"{model} holds {len(candidates)} models; name the one to compare")
+    measure_missing(candidates, catalog=catalog, spec=spec, address=address)
+    return candidates[0].model_id
+
+
+def printable_lines(text: str) -> str:
+    """The text with control characters escaped in every line."""
+    return "\n".join(map(printable, text.splitlines()))

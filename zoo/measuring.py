@@ -1,0 +1,42 @@
+"""Measure what a command needs and the catalog lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from zoo.records import MeasurementSpec, RunOptions
+
+if TYPE_CHECKING:
+    from catalog.store import Catalog
+
+    from zoo.records import Candidate
+    from zoo.reports import ScreenSummary
+
+
+def spec_of(prompt_count: int) -> MeasurementSpec:
+    """The spec of the first ``prompt_count`` calibration prompts, rendered by what each model has."""
+    from zoo.prompts import load_prompts
+
+    return MeasurementSpec(prompts_digest=load_prompts(prompt_count).digest, prompt_count=prompt_count)
+
+
+def measure_missing(
+    candidates: Sequence[Candidate], *, catalog: Catalog, spec: MeasurementSpec, address: str | None
+) -> ScreenSummary:
+    """Measure the candidates that the catalog lacks, with progress on the standard error.
+
+    Raises ClusterError when Ray cannot be reached, CatalogError when the catalog cannot be written.
+    """
+    from rich.console import Console
+
+    from zoo.progress import shown_progress
+    from zoo.screen import plan, screen
+
+    todo, summary = plan(candidates, done=catalog.done(spec.spec_id))
+    if not todo:
+        return summary
+    with shown_progress(Console(stderr=True, highlight=False)) as progress:
+        return screen(
+            candidates, catalog=catalog, spec=spec, options=RunOptions(), address=address, progress=progress
+        )

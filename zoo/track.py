@@ -1,0 +1,110 @@
+"""Sink Strength over the checkpoints of one training run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from catalog.query import run_query
+
+if TYPE_CHECKING:
+    from catalog.store import Catalog
+
+    from zoo.records import Candidate
+
+BAR = "▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One checkpoint of a run; S, its interval and its change since the first in nats, None if it failed.
+
+    ``fell`` tells whether S lies more than was allowed below the first checkpoint's.
+    """
+
+    name: str
+    revision: str
+    step: int | None
+    sink_strength: float | None
+    low: float | None
+    high: float | None
+    change: float | None
+    fell: bool
+    message: str | None
+
+
+def training_step(name: str) -> int | None:
+    """The last number in a checkpoint's name, such as 500 of ``checkpoint-500``."""
+    numbers = re.findall(r"\d+", name)
+    return int(numbers[-1]) if numbers else None
+
+
+def in_training_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The checkpoints by step; those without a number (``final``) come last, by name."""
+
+    def key(candidate: Candidate) -> tuple[bool, int, str]:
+        name = candidate.model_id.partition("/")[2]
+        step = training_step(name)
+        return step is None, step or 0, name
+
+    return tuple(sorted(candidates, key=key))
+
+
+def tracked(
+    catalog: Catalog,
+    candidates: Sequence[Candidate],
+    *,
+    spec_id: str,
+    max_fall: float | None = None,
+    baseline: float | None = None,
+) -> tuple[Checkpoint, ...]:
+    """The candidates in training order with what the catalog measured of exactly these revisions.
+
+    S falls against ``baseline`` (the backbone's S), or else against the first measured checkpoint.
+    """
+    found = {
+        (model_id, revision): (s, low, high, message)
+        for model_id, revision, s, low, high, message in run_query(
+            catalog,
+            "SELECT model_id, revision, sink_strength, interval_low, interval_high, message "
+            "FROM outcomes WHERE counts AND spec_id = ?",
+            parameters=[spec_id],
+        ).rows
+    }
+    checkpoints = []
+    for candidate in in_training_order(candidates):
+        s, low, high, message = found.get(
+            (candidate.model_id, candidate.revision), (None, None, None, "not measured yet")
+        )
+        if baseline is None:
+            baseline = s
+        change = None if s is None or baseline is None else s - baseline
+        name = candidate.model_id.partition("/")[2]
+        checkpoints.append(
+            Checkpoint(
+                name=name,
+                revision=candidate.revision,
+                step=training_step(name),
+                sink_strength=s,
+                low=low,
+                high=high,
+                change=change,
+                fell=change is not None and max_fall is not None and change < -max_fall,
+                message=message,
+            )
+        )
+    return tuple(checkpoints)
+
+
+def bars(values: Sequence[float | None], *, width: int = 24) -> tuple[str, ...]:
+    """One horizontal bar a value, from the lowest (empty) to the highest (full); empty for None."""
+    present = [value for value in values if value is not None]
+    low, spread = min(present, default=0.0), (max(present, default=0.0) - min(present, default=0.0)) or 1.0
+    return tuple("" if value is None else _bar((value - low) / spread * width) for value in values)
+
+
+def _bar(length: float) -> str:
+    eighths = round(length * 8)
+    return "█" * (eighths // 8) + (BAR[eighths % 8 - 1] if eighths % 8 else "")
