@@ -43,7 +43,7 @@ def own_panel_files(catalog: Catalog) -> dict[str, str]:
     try:
         infos = catalog.filesystem.get_file_info(selector)
         return {path: _text(catalog, path) for path in sorted(info.path for info in infos if _is_csv(info))}
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise CatalogError(
             f"a panel file of the catalog {catalog.uri} cannot be read ({error}): repair or remove it"
         ) from error
@@ -74,4 +74,4 @@ def _is_csv(info: pafs.FileInfo) -> bool:
 
 def _text(catalog: Catalog, path: str) -> str:
     with catalog.filesystem.open_input_stream(path) as stream:
-        return bytes(stream.read()).decode("utf-8")
+        return bytes(stream.read()).decode("utf-8", errors="replace")

@@ -16,10 +16,23 @@ from typing import Any, TypeVar
 import duckdb
 
 from catalog import files
+from catalog.panel_files import panel_table
 from catalog.store import Catalog
 from zoo.errors import CatalogError, QueryError
 
-VIEWS = ("outcomes", "measurements", "ranking", "heads", "layers", "sweep", "specs", "models")
+VIEWS = (
+    "outcomes",
+    "measurements",
+    "ranking",
+    "heads",
+    "layers",
+    "sweep",
+    "specs",
+    "models",
+    "panel",
+    "calibrations",
+    "predictions",
+)
 """The views in the order in which they stand on each other."""
 
 # Outcomes first: whatever they name was written before them, so that it is in the later listings.
@@ -28,6 +41,7 @@ _BASE_TABLES = {
     "heads": "head_files",
     "sweep": "sweep_files",
     "models": "model_files",
+    "calibrations": "calibration_files",
 }
 _LOCK = (
     "SET python_enable_replacements = false",
@@ -76,6 +90,7 @@ def connect(
         except OSError as error:
             raise CatalogError(f"the catalog {catalog.uri} cannot be listed: {_one_line(error)}") from error
         connection.register(name, files.dataset(catalog.filesystem, paths, table))
+    connection.register("panel_pairs", panel_table(catalog))
     for view in VIEWS:
         connection.execute(_view_sql(view))
     for statement in _LOCK:

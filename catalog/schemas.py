@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from catalog.calibration_schema import CALIBRATIONS
+
 _TIME = pa.timestamp("us")
 _FLOATS = pa.list_(pa.field("element", pa.float32()))
 _KEY = [("model_id", pa.string()), ("revision", pa.string()), ("spec_id", pa.string())]
@@ -127,5 +129,11 @@ MODELS = pa.schema(
     ]
 )
 
-SCHEMAS: Mapping[str, pa.Schema] = {"outcomes": OUTCOMES, "heads": HEADS, "sweep": SWEEP, "models": MODELS}
+SCHEMAS: Mapping[str, pa.Schema] = {
+    "outcomes": OUTCOMES,
+    "heads": HEADS,
+    "sweep": SWEEP,
+    "models": MODELS,
+    "calibrations": CALIBRATIONS,
+}
 """The schema of each table, by the name of its folder."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from catalog.query import run_query
-from catalog.store import Catalog, open_catalog
 from factories import SPEC, make_failure, make_measurement
 
 from catalog.panel_files import add_panel_file
+from catalog.query import run_query
+from catalog.store import Catalog, open_catalog
 from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
 from zoo.errors import PanelError
 from zoo.losses import predictions, ranked_losses
-from zoo.pairs import measured
-from zoo.prediction import predict_loss
+from zoo.pairs import Measured, measured
+from zoo.prediction import Prediction, predict_loss
 from zoo.predictors import PREDICTORS
 from zoo.records import Interval, Measurement
 
@@ -83,6 +83,12 @@ def fit(catalog: Catalog, **changes: Any) -> Any:
     return found
 
 
+def predicted_in_sql(catalog: Catalog, model: Measured) -> Prediction:
+    key = {name: getattr(model, name) for name in ("model_id", "revision", "spec_id")}
+    (found,) = predictions(catalog, **key)
+    return found
+
+
 @pytest.mark.parametrize("predictor", PREDICTORS)
 def test_sql_predicts_what_python_predicts(catalog: Catalog, predictor: str) -> None:
     found = fit(catalog, predictor=predictor)
@@ -95,7 +101,9 @@ def test_sql_predicts_what_python_predicts(catalog: Catalog, predictor: str) -> 
     ]
     models[1] = replace(models[1], learned_sink=True)
     for model in models:
-        (by_sql,) = predictions(catalog, model.model_id, revision=model.revision, spec_id=model.spec_id)
+        (by_sql,) = predictions(
+            catalog, model_id=model.model_id, revision=model.revision, spec_id=model.spec_id
+        )
         by_python = predict_loss(found.calibration, model)
         assert by_sql.flags == by_python.flags
         assert (by_sql.pairs, by_sql.llms, by_sql.predictor) == (7, by_python.llms, predictor)
@@ -119,7 +127,9 @@ def test_isotonic_steps_predict_the_same_in_sql(catalog: Catalog) -> None:
     found = fit(catalog, predictor="isotonic", tasks=["mmlu"])
     assert found.calibration is not None, found.refusal
     for model in (measured(strong("new", 1.2)), measured(strong("a", 0.1))):
-        (by_sql,) = predictions(catalog, model.model_id, revision=model.revision, spec_id=model.spec_id)
+        (by_sql,) = predictions(
+            catalog, model_id=model.model_id, revision=model.revision, spec_id=model.spec_id
+        )
         by_python = predict_loss(found.calibration, model)
         assert (by_sql.points, by_sql.low, by_sql.high) == pytest.approx(
             (by_python.points, by_python.low, by_python.high)

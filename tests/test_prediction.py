@@ -48,6 +48,23 @@ def test_the_interval_grows_with_the_error_of_s_and_with_the_distance_from_the_p
     assert width(1.5) > 2 * fit.t_quantile * fit.residual_variance**0.5
 
 
+@pytest.mark.parametrize(("s", "edge"), [(5.0, 3.0), (-2.0, 0.0)])
+def test_outside_the_panel_the_loss_may_also_level_off_at_its_edge(
+    fit: Calibration, s: float, edge: float
+) -> None:
+    outside, at_edge = (predict_loss(fit, model("new", x)) for x in (s, edge))
+    assert outside.points == pytest.approx(-17.4 + 5.6 * s)
+    for found in (outside, at_edge):
+        assert found.low is not None
+        assert found.high is not None
+    if s > edge:
+        assert outside.low == at_edge.low
+        assert outside.high > at_edge.high
+    else:
+        assert outside.high == at_edge.high
+        assert outside.low < at_edge.low
+
+
 def _coverage(vlms_of_llm: list[int], *, shared: float, s_error: float, runs: int = 1500) -> float:
     """How often a 90 % interval holds a new LLM's new VLM; ``shared`` is the LLM's part of the variance."""
     rng = np.random.default_rng(7)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from catalog.query import run_query
+import numpy
+import scipy
 
 from catalog.calibrations import write_calibration
 from catalog.panel_files import own_panel_files
+from catalog.query import run_query
+from zoo import __version__
 from zoo.degradation import (
-    DEFAULT_LEVEL,
-    DEFAULT_PREDICTOR,
     Calibration,
     Comparison,
     calibrate,
@@ -26,13 +25,11 @@ from zoo.degradation import (
 from zoo.errors import PanelError
 from zoo.pairs import LeftOut, Measured, pair_points, standard_error
 from zoo.panel import PanelPair, load_panel, task_order
+from zoo.prediction import DEFAULT_LEVEL, DEFAULT_PREDICTOR
 from zoo.records import Interval
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
-
-LIBRARIES = ("zoo", "numpy", "scipy")
-"""The packages whose versions are recorded with a fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +137,8 @@ def fit_panel(
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        with contextlib.suppress(PackageNotFoundError):  # run from a source tree
-            found[name] = version(name)
-    return found
+    libraries = {"numpy": numpy.__version__, "scipy": scipy.__version__, "python": platform.python_version()}
+    return {"zoo": __version__} | libraries
 
 
 def calibration_row(calibration: Calibration, comparisons: Sequence[Comparison]) -> dict[str, Any]:

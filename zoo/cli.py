@@ -9,6 +9,8 @@ from typing import NoReturn
 import click
 
 from zoo.cli_catalog import rank, show, sql
+from zoo.cli_degradation import calibrate, pair, track
+from zoo.cli_panel import panel
 from zoo.cli_screen import INTERRUPTED, screen
 from zoo.errors import ZooError
 from zoo.tables import printable
@@ -28,11 +30,12 @@ def cli() -> None:
       1    nothing done, for the one reason that is printed
       2    the command line was not understood
       3    done, but some models failed
+      4    zoo track: Sink Strength fell by more than was allowed
       130  ended by Ctrl-C; what was measured until then is kept
     """
 
 
-for command in (screen, rank, show, sql):
+for command in (screen, rank, show, sql, panel, calibrate, pair, track):
     cli.add_command(command)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from zoo.degradation_pages import losses_hint, losses_text, predictions_text
 from zoo.pages import details_text, ranking_text
 from zoo.tables import FORMATS, Format, format_json, format_rows
 
@@ -34,20 +35,39 @@ spec_option = click.option(
 
 
 @click.command()
+@click.option("--task", help="Rank by the predicted loss on this task, such as gsm8k_cot.")
+@click.option(
+    "--max-loss",
+    type=float,
+    metavar="POINTS",
+    help="With --task: only models predicted to lose at most this.",
+)
 @catalog_option
 @spec_option
 @format_option
-def rank(catalog_uri: str, spec_id: str | None, format: Format) -> None:
+def rank(
+    task: str | None, max_loss: float | None, catalog_uri: str, spec_id: str | None, format: Format
+) -> None:
     """Rank the measured models, the best backbone first.
 
     Models are ordered by Sink Strength (nats): above 0 the typical head gives the attention sink more
-    than half of its attention. Only results of one measurement spec are compared.
+    than half of its attention. With --task they are ordered by the points that zoo calibrate predicts them
+    to lose. Only results of one measurement spec are compared.
     """
     from catalog.lookup import rank_rows
     from catalog.store import open_catalog
+    from zoo.losses import calibrated_tasks, ranked_losses
 
-    ranking = rank_rows(open_catalog(catalog_uri), spec_id)
-    click.echo(ranking_text(ranking.table, format=format))
+    if max_loss is not None and task is None:
+        raise click.UsageError("--max-loss needs a --task")
+    catalog = open_catalog(catalog_uri)
+    ranking = rank_rows(catalog, spec_id)
+    if task is None:
+        click.echo(ranking_text(ranking.table, format=format))
+    else:
+        losses = ranked_losses(catalog, ranking.spec_id, task=task, max_loss=max_loss)
+        click.echo(losses_text(losses, format=format))
+    click.echo(losses_hint(task, calibrated_tasks(catalog, ranking.spec_id)), err=True)
     if ranking.other_spec_ids:
         others = ", ".join(ranking.other_spec_ids)
         click.echo(f"Left out, since their numbers do not compare: specs {others} (see --spec).", err=True)
@@ -66,10 +86,15 @@ def show(model: str, catalog_uri: str, revision: str | None, spec_id: str | None
     """
     from catalog.lookup import model_details
     from catalog.store import open_catalog
+    from zoo.losses import predictions
 
-    details = model_details(open_catalog(catalog_uri), model, revision=revision, spec_id=spec_id)
+    catalog = open_catalog(catalog_uri)
+    details = model_details(catalog, model, revision=revision, spec_id=spec_id)
     if format == "table":
         click.echo(details_text(details))
+        if details.outcome["status"] == "measured":
+            key = {name: details.outcome[name] for name in ("model_id", "revision", "spec_id")}
+            click.echo(f"\n{predictions_text(predictions(catalog, **key))}")
     elif format == "csv":
         click.echo(format_rows(list(details.outcome), [list(details.outcome.values())], format="csv"))
     else:

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from zoo.cli_catalog import catalog_option, format_option
-from zoo.degradation import DEFAULT_LEVEL, DEFAULT_PREDICTOR
-from zoo.degradation_pages import change_text, fit_text, track_text
+from zoo.degradation_pages import change_text, predictions_text, track_text
 from zoo.errors import PanelError, SourceError
 from zoo.panel import DEFAULT_PROTOCOL
-from zoo.prediction import sentence
-from zoo.predictors import PREDICTORS
+from zoo.prediction import DEFAULT_LEVEL, DEFAULT_PREDICTOR, PREDICTOR_TEXTS
 from zoo.tables import Format, format_rows, printable
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
-
     from zoo.records import Candidate, MeasurementSpec
 
 FELL = 4
@@ -53,7 +50,7 @@ prompts_option = click.option(
 )
 @click.option(
     "--predictor",
-    type=click.Choice(list(PREDICTORS)),
+    type=click.Choice(list(PREDICTOR_TEXTS)),
     default=DEFAULT_PREDICTOR,
     show_default=True,
     help="What predicts the loss; all are compared, this one is used.",
@@ -84,8 +81,8 @@ def calibrate(
     left out by name. A fit needs at least four reference LLMs; with fewer it is refused.
     """
     from catalog.store import open_catalog
-
     from zoo.calibration import fit_panel, panel_of
+    from zoo.fit_pages import fit_text
     from zoo.measuring import measure_missing, spec_of
 
     catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
@@ -125,7 +122,6 @@ def pair(
     its language model.
     """
     from catalog.store import open_catalog
-
     from zoo.losses import predictions
     from zoo.measuring import spec_of
     from zoo.pair import panel_range, sink_change
@@ -138,8 +134,8 @@ def pair(
         click.echo(format_rows(list(rows[0]), [list(row.values()) for row in rows], format=format))
         return
     click.echo(printable_lines(change_text(change, panel=panel_range(catalog, spec.spec_id))))
-    for its in predictions(catalog, llm, revision=change.llm["revision"], spec_id=spec.spec_id):
-        click.echo(f"\nPredicted from the backbone: {printable(sentence(its))}")
+    before = predictions(catalog, model_id=llm, revision=change.llm["revision"], spec_id=spec.spec_id)
+    click.echo(f"\nWhat the backbone alone predicted:\n{predictions_text(before)}")
 
 
 @click.command()
@@ -167,7 +163,6 @@ def track(
     the first checkpoint, or below --baseline.
     """
     from catalog.store import open_catalog
-
     from zoo.calibration import measured_models
     from zoo.measuring import measure_missing, spec_of
     from zoo.sources import find_candidates
@@ -186,9 +181,8 @@ def track(
     if format == "table":
         click.echo(printable_lines(track_text(checkpoints)))
     else:
-        click.echo(
-            format_json([asdict(its) for its in checkpoints]) if format == "json" else _csv(checkpoints)
-        )
+        rows = [asdict(its) for its in checkpoints]
+        click.echo(format_rows(list(rows[0]), [list(row.values()) for row in rows], format=format))
     for refusal in found.refusals:
         click.echo(printable(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}"), err=True)
     if any(its.fell for its in checkpoints):

@@ -17,7 +17,6 @@ from zoo.tables import Format, format_rows, format_table
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
-
     from zoo.lm_eval import Degradation
 
 
@@ -65,7 +64,8 @@ def check(catalog_uri: str) -> None:
     ):
         chosen = [p for p in pairs if (p.task, p.protocol) == (task, protocol)]
         llms = len({p.reference_llm for p in chosen})
-        verdict = "enough, once measured" if llms >= needed else f"{needed - llms} more LLMs needed"
+        lacking = max(0, needed - llms)
+        verdict = f"needs {lacking} more LLM{'s' * (lacking > 1)}" if lacking else "enough, once measured"
         rows.append((task, protocol, str(len(chosen)), str(llms), verdict))
     headers = ("task", "protocol", "pairs", "reference LLMs", f"linear fit (needs {needed})")
     click.echo(format_table(headers, rows, numeric=[False, False, True, True, False]))
@@ -112,9 +112,8 @@ def add(
     The files must come from the same protocol: few-shot examples, chat template, harness and task
     version, limit, generation settings. What differs is named and nothing is added.
     """
-    from catalog.store import open_catalog
-
     from catalog.panel_files import add_panel_file, own_panel_files
+    from catalog.store import open_catalog
 
     if metric and len(tasks) != 1:
         raise click.UsageError("--metric needs exactly one --task")
@@ -214,9 +213,8 @@ def _slug(vlm: str) -> str:
 
 
 def _own_files(catalog_uri: str) -> dict[str, str]:
-    from catalog.store import open_catalog
-
     from catalog.panel_files import own_panel_files
+    from catalog.store import open_catalog
 
     try:
         catalog = open_catalog(catalog_uri)

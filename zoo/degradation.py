@@ -11,10 +11,8 @@ from scipy.stats import t as student_t
 from zoo.agreement import RankAgreement, WithinKind, rank_agreement, within_kind
 from zoo.errors import PanelError
 from zoo.pairs import LeftOut, PairPoint
+from zoo.prediction import DEFAULT_LEVEL, DEFAULT_PREDICTOR
 from zoo.predictors import PREDICTORS, Example, Fitted, LeaveOut, NotIdentified, leave_out, predict
-
-DEFAULT_PREDICTOR = "linear"
-DEFAULT_LEVEL = 0.90
 
 SPARE_LLMS = 2
 """Reference LLMs a fit needs beyond its parameters: leaving one out must still leave an error to see."""

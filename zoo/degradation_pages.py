@@ -1,31 +1,23 @@
-"""What people read of panel, calibration, pair and training run."""
+"""What people read of the panel, of predicted losses, of a pair and of a training run."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zoo.degradation import best_predictor, order_within_kind
 from zoo.panel import TASK_NAMES
-from zoo.tables import ABSENT, format_table
-from zoo.track import bars
+from zoo.prediction import sentence
+from zoo.tables import ABSENT, Format, count_text, format_rows, format_table, printable
 
 if TYPE_CHECKING:
-    from zoo.calibration import Fit
-    from zoo.degradation import Calibration, Comparison
+    from catalog.query import QueryResult
     from zoo.pair import SinkChange
-    from zoo.predictors import LeaveOut
+    from zoo.prediction import Prediction
     from zoo.track import Checkpoint
 
-PREDICTOR_TEXTS = {
-    "constant": "mean of the pairs",
-    "kind": "QK-norm kind alone",
-    "linear": "S, least squares",
-    "theil_sen": "S, Theil-Sen",
-    "isotonic": "S, isotonic",
-    "linear_kind": "S and QK-norm kind",
-    "weak_heads": "share of weak heads",
-}
+PAGE_WIDTH = 100
+EIGHTHS = "▏▎▍▌▋▊▉█"
 WEAKEST_SHOWN = 8
 
 
@@ -38,7 +30,7 @@ def panel_text(rows: Sequence[Mapping[str, Any]]) -> str:
             row["protocol"],
             row["reference_llm"],
             row["vlm"],
-            _points(row["delta_points"], row["stderr_points"]),
+            points_text(row["delta_points"], row["stderr_points"]),
             _nats(row["sink_strength"]),
             row["qk_norm"],
             row["origin"] + (", replaces shipped" if row["replaces"] else ""),
@@ -51,115 +43,51 @@ def panel_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([format_table(headers, cells, numeric=numeric), *problems])
 
 
-def fit_text(fit: Fit, *, catalog_uri: str) -> str:
-    """A task's fit: line, error, predictors compared, what rests on what, who was left out."""
-    title = f"{TASK_NAMES.get(fit.task, fit.task)} (protocol {fit.protocol})"
-    if fit.calibration is None:
-        return f"{title}: not fitted. {fit.refusal}"
-    n = f"n = {_n(fit.calibration)}"
-    return "\n".join(
-        [
-            f"{title}: {_formula(fit.calibration)}, {n}",
-            f"A new VLM's points scatter by {fit.calibration.residual_variance**0.5:.1f} around the fit "
-            f"({fit.calibration.degrees_of_freedom} degrees of freedom, counted in reference LLMs).",
-            "",
-            _comparison_table(fit.comparisons),
-            *_rank_lines(fit.comparisons),
-            _winner_line(fit.calibration, fit.comparisons),
-            _kind_line(fit.calibration),
-            "",
-            _points_table(fit.calibration),
-            *[f"Left out {its.pair.pair_id}: {its.reason}" for its in fit.left_out],
-            f"Kept in {catalog_uri}; zoo rank --task {fit.task} shows what it predicts.",
-        ]
-    )
+def losses_text(table: QueryResult, *, format: Format) -> str:
+    """The ranking by predicted loss: every column in JSON and CSV, those that decide in a table."""
+    if format != "table":
+        return format_rows(table.columns, table.rows, format=format)
+    levels = {row["predicted_level"] for row in table.records()} - {None}
+    interval = f"{min(levels):.0%} interval" if levels else "interval"
+    headers = ("model", "points", interval, "S (nats)", "S rank", "QK-norm", "params", "pairs", "caution")
+    rows = [
+        (
+            row["model_id"],
+            _signed(row["predicted_points"]),
+            _interval(row["predicted_low"], row["predicted_high"]),
+            _nats(row["sink_strength"]),
+            str(row["rank"]),
+            row["qk_norm"],
+            count_text(row["parameters"]),
+            ABSENT if row["predicted_from_pairs"] is None else str(row["predicted_from_pairs"]),
+            ", ".join(row["flags"] or ()),
+        )
+        for row in table.records()
+    ]
+    words = ("model", interval, "QK-norm", "caution")
+    return format_table(headers, rows, numeric=[header not in words for header in headers])
 
 
-def _n(calibration: Calibration) -> str:
-    return f"{len(calibration.points)} pairs on {len(calibration.llms)} reference LLMs"
-
-
-def _formula(calibration: Calibration) -> str:
-    fitted = calibration.fitted
-    if fitted.predictor in ("linear", "theil_sen", "weak_heads"):
-        (cell,) = fitted.cells
-        what = "weak-head share" if fitted.predictor == "weak_heads" else "S"
+def losses_hint(task: str | None, predicted: Sequence[str]) -> str:
+    """What to do to see predicted losses, or how to read those that are shown."""
+    if task in predicted:
         return (
-            f"points = {cell.intercept:.2f} {'-' if cell.slope < 0 else '+'} {abs(cell.slope):.2f} x {what}"
+            f"Points on {TASK_NAMES.get(task or '', task)} as a fit to few pairs predicts them, negative = "
+            "lost; zoo show MODEL says what each rests on."
         )
-    return f"predicted by the {PREDICTOR_TEXTS[fitted.predictor]}"
+    if task is not None or not predicted:
+        which = f" --task {task}" if task else ""
+        return f"No predicted losses yet, so this is the order of S; zoo calibrate{which} fits them."
+    return f"Predicted losses: zoo rank --task {' or '.join(predicted)}."
 
 
-def _comparison_table(comparisons: Sequence[Comparison]) -> str:
-    headers = ("predictor", "parameters", "residual", "pair left out", "LLM left out", "note")
-    rows = [
-        (
-            PREDICTOR_TEXTS[its.predictor],
-            ABSENT if its.parameters is None else str(its.parameters),
-            ABSENT if its.residual_deviation is None else f"{its.residual_deviation:.2f}",
-            _error(its.by_pair),
-            _error(its.by_llm),
-            its.reason or _fallbacks(its.by_llm),
-        )
-        for its in comparisons
-    ]
-    pairs = next((its.by_pair.pairs for its in comparisons if its.by_pair), 0)
-    title = f"Mean absolute error in points at predicting what was left out, n = {pairs}:"
-    return title + "\n" + format_table(headers, rows, numeric=[False, True, True, True, True, False])
-
-
-def _error(left_out: LeaveOut | None) -> str:
-    return ABSENT if left_out is None else f"{left_out.mean_absolute_error:.2f}"
-
-
-def _fallbacks(left_out: LeaveOut | None) -> str:
-    if left_out is None or not left_out.fallbacks:
-        return ""
-    return f"{left_out.fallbacks} of {left_out.pairs} by the mean of the rest"
-
-
-def _rank_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """The rank agreement of S and of the weak-head share; the three fits of S share theirs."""
-    return [
-        f"{label} orders the losses with {its.statistic} = {_number(its.value)}, "
-        f"p = {_number(its.p_value)} ({its.test}; n = {its.pairs} pairs)"
-        for comparison in comparisons
-        for label in [{"linear": "S", "weak_heads": "The share of weak heads"}.get(comparison.predictor)]
-        if label
-        for its in comparison.agreements
-    ]
-
-
-def _winner_line(calibration: Calibration, comparisons: Sequence[Comparison]) -> str:
-    best = best_predictor(comparisons)
-    return (
-        f"Smallest error with an LLM left out: {PREDICTOR_TEXTS[best.predictor]}. {_n(calibration)} are "
-        f"too few to choose by it; {PREDICTOR_TEXTS[calibration.fitted.predictor]} is used, as was asked."
+def predictions_text(predictions: Sequence[Prediction]) -> str:
+    """Each prediction as one sentence with its interval and caveats, or how to get one."""
+    if not predictions:
+        return "No predicted loss yet: zoo calibrate fits one."
+    return "\n".join(
+        textwrap.fill(printable(sentence(its)), PAGE_WIDTH, break_on_hyphens=False) for its in predictions
     )
-
-
-def _kind_line(calibration: Calibration) -> str:
-    its = order_within_kind(calibration.examples)
-    return (
-        f"Of {its.all_comparisons} comparisons of two pairs, {its.comparisons} are within one QK-norm kind: "
-        f"S orders {its.concordant} of them as the losses are, {its.discordant} against, {its.tied} are tied."
-    )
-
-
-def _points_table(calibration: Calibration) -> str:
-    headers = ("pair", "reference LLM", "revision", "S (nats)", "points", "residual")
-    rows = [
-        (
-            point.pair.pair_id,
-            point.llm.model_id,
-            point.llm.revision[:12],
-            f"{point.llm.sink_strength:.2f}",
-            _points(point.pair.delta_points, point.pair.stderr_points),
-            f"{calibration.residual(point):+.1f}",
-        )
-        for point in calibration.points
-    ]
-    return format_table(headers, rows, numeric=[False, False, False, True, True, True])
 
 
 def change_text(change: SinkChange, *, panel: tuple[float, float, int] | None) -> str:
@@ -217,17 +145,33 @@ def track_text(checkpoints: Sequence[Checkpoint]) -> str:
     return format_table(headers, rows, numeric=[False, True, False, True, False, False])
 
 
+def bars(values: Sequence[float | None], *, width: int = 24) -> tuple[str, ...]:
+    """One horizontal bar a value, from the lowest (empty) to the highest (full); empty for None."""
+    present = [value for value in values if value is not None]
+    low, spread = min(present, default=0.0), (max(present, default=0.0) - min(present, default=0.0)) or 1.0
+    return tuple("" if value is None else _bar((value - low) / spread * width) for value in values)
+
+
+def _bar(length: float) -> str:
+    eighths = round(length * 8)
+    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
+
+
+def _signed(points: float | None) -> str:
+    return ABSENT if points is None else f"{points:+.1f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return ABSENT if low is None or high is None else f"{low:+.1f} to {high:+.1f}"
+
+
 def _s(row: Mapping[str, Any]) -> str:
     return f"{row['sink_strength']:.2f} nats ({row['low']:.2f} to {row['high']:.2f})"
 
 
-def _points(delta: float, error: float | None) -> str:
+def points_text(delta: float, error: float | None) -> str:
     return f"{delta:+.1f}" + ("" if error is None else f" ± {error:.1f}")
 
 
 def _nats(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.2f}"
-
-
-def _number(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3g}"

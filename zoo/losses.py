@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from catalog.query import QueryResult, run_query
-
 from zoo.errors import PanelError
 from zoo.panel import task_order
 from zoo.prediction import Prediction
@@ -35,7 +34,7 @@ _RANKING = """
 """
 
 
-def predictions(catalog: Catalog, model_id: str, *, revision: str, spec_id: str) -> tuple[Prediction, ...]:
+def predictions(catalog: Catalog, *, model_id: str, revision: str, spec_id: str) -> tuple[Prediction, ...]:
     """The latest prediction of each task for one measurement, the paper's tasks first.
 
     None before `zoo calibrate`. Raises CatalogError when the catalog cannot be read.

@@ -9,7 +9,6 @@ from zoo.records import MeasurementSpec, RunOptions
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
-
     from zoo.records import Candidate
     from zoo.reports import ScreenSummary
 

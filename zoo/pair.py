@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from catalog.query import run_query
-
 from zoo.errors import CatalogError, PanelError
 
 if TYPE_CHECKING:

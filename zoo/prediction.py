@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from zoo.degradation import Calibration
-from zoo.pairs import Measured
 from zoo.panel import TASK_NAMES
+
+if TYPE_CHECKING:
+    from zoo.degradation import Calibration
+    from zoo.pairs import Measured
+    from zoo.predictors import Cell
+
+PREDICTOR_TEXTS = {
+    "linear": "S, least squares",
+    "constant": "mean of the pairs",
+    "kind": "QK-norm kind alone",
+    "theil_sen": "S, Theil-Sen",
+    "isotonic": "S, isotonic",
+    "linear_kind": "S and QK-norm kind",
+    "weak_heads": "share of weak heads",
+}
+"""Every predictor and what it goes by; the first is the default."""
+
+DEFAULT_PREDICTOR = "linear"
+DEFAULT_LEVEL = 0.90
 
 SIZE_FACTOR = 1.5
 """A model is of another size class when it is smaller or larger than the panel's by more than this."""
@@ -48,7 +66,9 @@ def predict_loss(calibration: Calibration, model: Measured) -> Prediction:
     """What a VLM built on ``model`` is expected to lose.
 
     The interval is Student's: residual variance, the fit's own uncertainty at this x, and the
-    standard error of the model's S. Raises ValueError when model and fit differ in spec.
+    standard error of the model's S. Outside the panel's range nothing shows that the line goes on, so
+    there it also covers a loss that levels off at the panel's edge. Raises ValueError when model and
+    fit differ in spec.
     """
     if model.spec_id != calibration.spec_id:
         raise ValueError(f"{model.model_id} has spec {model.spec_id}, the fit {calibration.spec_id}")
@@ -57,14 +77,10 @@ def predict_loss(calibration: Calibration, model: Measured) -> Prediction:
     cell = fitted.cell(qk_norm=model.qk_norm, x=x)
     points = low = high = None
     if cell is not None:
-        leverage = 1 / cell.pairs
-        if fitted.x_squares is not None:
-            leverage += (x - cell.x_mean) ** 2 / fitted.x_squares
         x_error = model.sink_strength_error if fitted.quantity == "sink_strength" else 0.0
-        variance = calibration.residual_variance * (1 + leverage) + (cell.slope * x_error) ** 2
+        spans = [_span_at(calibration, cell, at, x_error) for at in (x, _held(x, panel_xs(calibration)))]
         points = cell.intercept + cell.slope * x
-        low = points - calibration.t_quantile * variance**0.5
-        high = points + calibration.t_quantile * variance**0.5
+        low, high = min(span[0] for span in spans), max(span[1] for span in spans)
     return Prediction(
         model_id=model.model_id,
         task=calibration.task,
@@ -80,15 +96,34 @@ def predict_loss(calibration: Calibration, model: Measured) -> Prediction:
     )
 
 
+def _span_at(calibration: Calibration, cell: Cell, x: float, x_error: float) -> tuple[float, float]:
+    leverage = 1 / cell.pairs
+    if calibration.fitted.x_squares is not None:
+        leverage += (x - cell.x_mean) ** 2 / calibration.fitted.x_squares
+    variance = calibration.residual_variance * (1 + leverage) + (cell.slope * x_error) ** 2
+    half = calibration.t_quantile * variance**0.5
+    return cell.intercept + cell.slope * x - half, cell.intercept + cell.slope * x + half
+
+
+def _held(x: float, xs: Sequence[float]) -> float:
+    """``x`` moved to the nearest end of the panel's range."""
+    return min(max(x, min(xs)), max(xs))
+
+
+def panel_xs(calibration: Calibration) -> list[float]:
+    """What the fit's predictor reads, S or the weak-head share, for each of its pairs."""
+    quantity = calibration.fitted.quantity or "sink_strength"
+    return [getattr(point.llm, quantity) for point in calibration.points]
+
+
 def flags(calibration: Calibration, model: Measured) -> tuple[str, ...]:
     """The reasons to doubt a prediction, keys of `FLAGS` in its order."""
-    quantity = calibration.fitted.quantity or "sink_strength"
     seen = [point.llm for point in calibration.points]
-    xs = [getattr(llm, quantity) for llm in seen]
+    xs, x = panel_xs(calibration), getattr(model, calibration.fitted.quantity or "sink_strength")
     sizes = [llm.parameters for llm in seen]
     holds = {
         "in_panel": model.model_id in calibration.llms,
-        "extrapolated": not min(xs) <= getattr(model, quantity) <= max(xs),
+        "extrapolated": x != _held(x, xs),
         "other_size": not min(sizes) / SIZE_FACTOR <= model.parameters <= max(sizes) * SIZE_FACTOR,
         "other_qk_norm": model.qk_norm not in {llm.qk_norm for llm in seen},
         "learned_sink": model.learned_sink,

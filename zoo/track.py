@@ -11,10 +11,7 @@ from catalog.query import run_query
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
-
     from zoo.records import Candidate
-
-BAR = "▏▎▍▌▋▊▉█"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +93,3 @@ def tracked(
             )
         )
     return tuple(checkpoints)
-
-
-def bars(values: Sequence[float | None], *, width: int = 24) -> tuple[str, ...]:
-    """One horizontal bar a value, from the lowest (empty) to the highest (full); empty for None."""
-    present = [value for value in values if value is not None]
-    low, spread = min(present, default=0.0), (max(present, default=0.0) - min(present, default=0.0)) or 1.0
-    return tuple("" if value is None else _bar((value - low) / spread * width) for value in values)
-
-
-def _bar(length: float) -> str:
-    eighths = round(length * 8)
-    return "█" * (eighths // 8) + (BAR[eighths % 8 - 1] if eighths % 8 else "")

@@ -1,4 +1,3 @@
--- calibrations
 -- Every fit of the panel; `counts` marks the latest of its (task, protocol, spec_id), which predictions use.
 CREATE VIEW calibrations AS
 SELECT

@@ -1,4 +1,3 @@
--- panel
 -- The pairs with known degradation, with the Sink Strength of their reference LLM once it is measured (per spec_id).
 CREATE VIEW panel AS
 SELECT

@@ -1,4 +1,3 @@
--- predictions
 -- Points each measured model is predicted to lose on each task (negative = lost), with a prediction interval and flags.
 CREATE VIEW predictions AS
 WITH placed AS (
@@ -39,12 +38,18 @@ pieces AS (
 predicted AS (
     SELECT
         *,
-        piece.intercept + piece.slope * x AS predicted_points,
-        -- Student's: what pairs scatter, the fit's own uncertainty at this x, and the error of S.
-        t_quantile * sqrt(
-            residual_variance * (1 + 1 / piece.pairs + coalesce((x - piece.x_mean) ** 2 / x_squares, 0))
-            + (piece.slope * x_error) ** 2
-        ) AS half_width
+        -- Outside the panel's range the interval also covers a loss that levels off at the panel's edge.
+        list_transform(
+            [x, greatest(x_low, least(x_high, x))],
+            lambda place: {
+                'points': piece.intercept + piece.slope * place,
+                -- Student's: what pairs scatter, the fit's own uncertainty at this x, and the error of S.
+                'half_width': t_quantile * sqrt(
+                    residual_variance * (1 + 1 / piece.pairs + coalesce((place - piece.x_mean) ** 2 / x_squares, 0))
+                    + (piece.slope * x_error) ** 2
+                )
+            }
+        ) AS ends
     FROM pieces
 )
 
@@ -55,9 +60,9 @@ SELECT
     task,
     protocol,
     predictor,
-    predicted_points,
-    predicted_points - half_width AS predicted_low,
-    predicted_points + half_width AS predicted_high,
+    ends[1].points AS predicted_points,
+    list_min(list_transform(ends, lambda place: place.points - place.half_width)) AS predicted_low,
+    list_max(list_transform(ends, lambda place: place.points + place.half_width)) AS predicted_high,
     level AS predicted_level,
     -- The reasons to doubt it, in words in `zoo show`.
     list_filter(

@@ -1,0 +1,127 @@
+"""Laws of comparing a VLM with its backbone and of following a training run, from the catalog alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import SPEC, make_candidate, make_failure, make_measurement
+
+from catalog.store import Catalog, open_catalog
+from zoo.degradation_pages import bars, change_text, track_text
+from zoo.errors import CatalogError, PanelError
+from zoo.pair import panel_range, sink_change
+from zoo.records import Measurement
+from zoo.track import in_training_order, tracked, training_step
+
+
+def shifted(model_id: str, by: float, *, seed: int = 0) -> Measurement:
+    """The measurement of ``seed`` under another name, every head's log-odds and S moved by ``by`` nats."""
+    found = make_measurement(model_id, seed=seed)
+    heads = tuple(
+        replace(head, log_odds=None if head.log_odds is None else head.log_odds + by)
+        for head in found.strength.heads
+    )
+    strength = found.strength
+    interval = replace(strength.interval, low=strength.interval.low + by, high=strength.interval.high + by)
+    return replace(
+        found,
+        strength=replace(strength, sink_strength=strength.sink_strength + by, interval=interval, heads=heads),
+    )
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    made = open_catalog(str(tmp_path / "catalog"), create=True)
+    made.commit(shifted("made-up/llm", 0.0))
+    return made
+
+
+def test_a_uniform_fall_changes_every_head_by_as_much_as_s(catalog: Catalog) -> None:
+    catalog.commit(shifted("made-up/vlm", -0.6))
+    found = sink_change(catalog, llm="made-up/llm", vlm="made-up/vlm", spec_id=SPEC.spec_id)
+    assert found.change == pytest.approx(-0.6)
+    assert [head.change for head in found.heads] == pytest.approx([-0.6] * len(found.heads))
+    assert len(found.heads) == found.llm["heads"] == 24
+    assert not found.overlap
+
+
+def test_a_head_lost_its_sink_when_it_had_one_and_has_none(catalog: Catalog) -> None:
+    catalog.commit(shifted("made-up/vlm", -0.6))
+    found = sink_change(catalog, llm="made-up/llm", vlm="made-up/vlm", spec_id=SPEC.spec_id)
+    before = [head.log_odds for head in make_measurement(seed=0).strength.heads]
+    expected = sum(value is not None and 0 < value <= 0.6 for value in before)
+    assert expected > 0
+    assert sum(head.lost for head in found.heads) == expected
+    text = change_text(found, panel=None)
+    assert "Change -0.60 nats" in text
+    assert f"n = {len(found.window)} heads" in text
+
+
+def test_a_model_beside_itself_lost_nothing(catalog: Catalog) -> None:
+    found = sink_change(catalog, llm="made-up/llm", vlm="made-up/llm", spec_id=SPEC.spec_id)
+    assert found.change == 0
+    assert not any(head.lost for head in found.heads)
+    assert found.overlap
+
+
+def test_models_of_other_shapes_are_no_pair(catalog: Catalog) -> None:
+    catalog.commit(make_measurement("made-up/other", layers=5))
+    with pytest.raises(PanelError, match="5 attention layers and 30 heads, made-up/llm has 4 and 24"):
+        sink_change(catalog, llm="made-up/llm", vlm="made-up/other", spec_id=SPEC.spec_id)
+
+
+def test_an_unmeasured_model_is_named(catalog: Catalog) -> None:
+    with pytest.raises(CatalogError, match="no measurement of made-up/none"):
+        sink_change(catalog, llm="made-up/llm", vlm="made-up/none", spec_id=SPEC.spec_id)
+
+
+def test_the_panels_range_counts_measured_reference_llms_alone(catalog: Catalog) -> None:
+    assert panel_range(catalog, SPEC.spec_id) is None
+    catalog.commit(make_measurement("Qwen/Qwen3-8B", sink_strength=1.25))
+    assert panel_range(catalog, SPEC.spec_id) == (1.25, 1.25, 1)
+
+
+def test_checkpoints_are_ordered_by_step_and_not_by_spelling() -> None:
+    names = ["run/checkpoint-1000", "run/final", "run/checkpoint-200", "run/step_30"]
+    ordered = in_training_order([make_candidate(name) for name in names])
+    assert [c.model_id for c in ordered] == [
+        "run/step_30",
+        "run/checkpoint-200",
+        "run/checkpoint-1000",
+        "run/final",
+    ]
+    assert training_step("global_step1500") == 1500
+    assert training_step("final") is None
+
+
+def test_s_falls_against_the_first_checkpoint_or_a_baseline(catalog: Catalog) -> None:
+    steps = {"run/checkpoint-1": 1.0, "run/checkpoint-2": 0.95, "run/checkpoint-10": 0.5}
+    for name, s in steps.items():
+        catalog.commit(make_measurement(name, sink_strength=s))
+    candidates = [make_candidate(name) for name in steps]
+    found = tracked(catalog, candidates, spec_id=SPEC.spec_id, max_fall=0.2)
+    assert [its.change for its in found] == pytest.approx([0, -0.05, -0.5])
+    assert [its.fell for its in found] == [False, False, True]
+    strict = tracked(catalog, candidates, spec_id=SPEC.spec_id, max_fall=0.2, baseline=1.5)
+    assert [its.fell for its in strict] == [True, True, True]
+    free = tracked(catalog, candidates, spec_id=SPEC.spec_id)
+    assert not any(its.fell for its in free)
+
+
+def test_a_checkpoint_that_failed_has_its_reason_and_no_number(catalog: Catalog) -> None:
+    catalog.commit(make_failure("run/checkpoint-5"))
+    candidates = [make_candidate("run/checkpoint-5"), make_candidate("run/checkpoint-6")]
+    failed, waiting = tracked(catalog, candidates, spec_id=SPEC.spec_id, max_fall=0.0)
+    assert failed.sink_strength is None
+    assert failed.message == "model.safetensors is truncated"
+    assert waiting.message == "not measured yet"
+    assert "model.safetensors is truncated" in track_text([failed, waiting])
+
+
+def test_bars_grow_with_their_values_from_none_to_full() -> None:
+    drawn = bars([0.0, 0.5, None, 1.0], width=4)
+    assert drawn == ("", "██", "", "████")
+    assert bars([1.0, 1.0]) == ("", "")
+    assert bars([]) == ()
