@@ -150,7 +150,7 @@ def test_calibrate_shows_every_predictor_its_n_and_the_name_of_every_test(uri: s
     assert "n = 7 pairs on 7 reference LLMs" in output
     for text in PREDICTOR_TEXTS.values():
         assert text in output
-    p_values = [line for line in output.splitlines() if " p = " in line]
+    p_values = [line for line in output.splitlines() if "(p = " in line]
     assert len(p_values) == 4
     assert all("exact permutation test over 7" in line and "n = 7 pairs" in line for line in p_values)
     assert "are too few to choose by it" in " ".join(output.split())

@@ -67,7 +67,8 @@ def rank(
     else:
         losses = ranked_losses(catalog, ranking.spec_id, task=task, max_loss=max_loss)
         click.echo(losses_text(losses, format=format))
-    click.echo(losses_hint(task, calibrated_tasks(catalog, ranking.spec_id)), err=True)
+    if format == "table":
+        click.echo(losses_hint(task, calibrated_tasks(catalog, ranking.spec_id)), err=True)
     if ranking.other_spec_ids:
         others = ", ".join(ranking.other_spec_ids)
         click.echo(f"Left out, since their numbers do not compare: specs {others} (see --spec).", err=True)
