@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints_on_disk import candidate, save_checkpoint
 from factories import SPEC, make_failure, make_measurement
 
 from catalog.panel_files import add_panel_file
@@ -16,10 +17,12 @@ from catalog.store import Catalog, open_catalog
 from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
 from zoo.errors import PanelError
 from zoo.losses import predictions, ranked_losses
+from zoo.measuring import spec_of
 from zoo.pairs import Measured, measured
 from zoo.prediction import Prediction, predict_loss
 from zoo.predictors import PREDICTORS
-from zoo.records import Interval, Measurement
+from zoo.records import Interval, Measurement, RunOptions
+from zoo.tasks import measure_and_commit
 
 HEADER = "pair_id,reference_llm,vlm,qk_norm,task,protocol,delta_points,source\n"
 LLMS = {
@@ -283,3 +286,28 @@ def test_without_a_calibration_the_ranking_is_by_s_and_max_loss_names_the_comman
     assert {row["predicted_points"] for row in rows} == {None}
     with pytest.raises(PanelError, match="zoo calibrate --task gsm8k_cot"):
         ranked_losses(catalog, SPEC.spec_id, task="gsm8k_cot", max_loss=5)
+
+
+def test_tiny_models_are_measured_fitted_and_predicted(tmp_path: Path) -> None:
+    """From weights to a prediction, nothing replaced; the degradations are made up."""
+    catalog = open_catalog(str(tmp_path / "catalog"), create=True)
+    spec = spec_of(10)
+    kinds = {"one": "llama", "two": "llama", "three": "qwen3", "four": "olmo2", "five": "llama"}
+    for seed, (name, model_type) in enumerate(kinds.items()):
+        folder = save_checkpoint(tmp_path / "tiny" / name, model_type=model_type, seed=seed)
+        report = measure_and_commit(candidate(folder), catalog=catalog, spec=spec, options=RunOptions())
+        assert report.status == "measured", report.message
+    qk_norms = {"llama": "none", "qwen3": "per_head", "olmo2": "layerwise"}
+    rows = [
+        f"{name}-vl,tiny/{name},tiny/{name}-vl,{qk_norms[kinds[name]]},ifeval,instruct,{points},made up\n"
+        for name, points in zip(kinds, (-3, -9, -1, -18), strict=False)
+    ]
+    add_panel_file(catalog, HEADER + "".join(rows), name="tiny")
+    found = fit(catalog, spec_id=spec.spec_id)
+    assert found.calibration is not None, found.refusal
+    assert len(found.calibration.points) == 4
+    new = measured_models(catalog, spec.spec_id)["tiny/five"]
+    by_sql, by_python = predicted_in_sql(catalog, new), predict_loss(found.calibration, new)
+    assert (by_sql.points, by_sql.low, by_sql.high) == pytest.approx(
+        (by_python.points, by_python.low, by_python.high)
+    )

@@ -128,6 +128,7 @@ def test_a_metric_under_two_filters_is_read_by_the_panels_choice_or_the_users(tm
     assert degradation(llm, vlm, task="gsm8k_cot").delta_points == pytest.approx(-5)
     strict = degradation(llm, vlm, task="gsm8k_cot", metric="exact_match,strict-match")
     assert strict.delta_points == pytest.approx(-40)
+    assert strict.protocol == "instruct-exact_match.strict-match", "another metric is another protocol"
     with pytest.raises(
         PanelError, match="no single metric exact_match; its metrics are exact_match,strict-match"
     ):
@@ -202,6 +203,13 @@ def test_different_protocols_are_refused_by_name(tmp_path: Path, changes: dict[s
         degradation(llm, vlm, task="ifeval")
     assert "results_llm.json and results_vlm.json cannot be compared on ifeval" in str(refusal.value)
     assert says in str(refusal.value)
+
+
+def test_protocols_differ_in_either_order(tmp_path: Path) -> None:
+    shots = {"n-shot": {"ifeval": 5}}
+    llm, vlm = read(tmp_path, "llm", single(**shots)), read(tmp_path, "vlm", single(0.6))
+    with pytest.raises(PanelError, match=r"few-shot examples \(5 against 0\)"):
+        degradation(llm, vlm, task="ifeval")
 
 
 def test_each_models_own_chat_template_is_no_difference(tmp_path: Path) -> None:

@@ -125,9 +125,9 @@ def degradation(
     if llm["_sha"] == vlm["_sha"]:
         raise PanelError(f"{names} are the same file; give the LLM's results first, then the VLM's")
     differing = [
-        f"{what} ({before.protocol[what]} against {after.protocol[what]})"
-        for what in before.protocol
-        if before.protocol[what] != after.protocol[what]
+        f"{what} ({value} against {after.protocol[what]})"
+        for what, value in before.protocol.items()
+        if value != after.protocol.get(what, value)
     ]
     if differing:
         raise PanelError(
@@ -168,13 +168,14 @@ def _evaluation(found: Mapping[str, Any], *, task: str, metric: str | None) -> E
     value = entry[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value * per_unit) <= 100:
         raise PanelError(f"{file}: {key} of {name} is {value!r}, which makes no points of 0 to 100")
+    variant = [name] * (name != known.names[0]) + [key.replace(",", ".")] * (key != known.metric)
     return Evaluation(
         task=name,
         metric=key,
         points=value * per_unit,
         stderr_points=_stderr(entry, key, per_unit),
         protocol=protocol_of(found, name) | {"metric": key},
-        label=protocol_label(found, name),
+        label="-".join([protocol_label(found, name), *variant]),
     )
 
 
