@@ -159,6 +159,17 @@ def test_calibrate_shows_every_predictor_its_n_and_the_name_of_every_test(uri: s
         assert f"Left out {pair_id}: its reference LLM is not measured" in output
 
 
+def test_an_unreadable_catalog_is_not_taken_for_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no catalog")
+    assert "is a file" in refusal("panel", "list", "--catalog", str(tmp_path / "file"))
+
+
+def test_an_llm_that_the_source_lacks_is_left_out_saying_so(uri: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "tree" / "org" / "name")
+    output = calibrate(uri, "--source", str(tmp_path / "tree")).output
+    assert f"Left out qwen3-vl-8b: {tmp_path / 'tree'} does not hold Qwen/Qwen3-8B" in output
+
+
 def test_the_predictors_have_the_same_names_everywhere() -> None:
     assert list(PREDICTOR_TEXTS) == list(PREDICTORS)
 
@@ -191,6 +202,8 @@ def test_show_says_the_prediction_in_one_sentence_with_its_interval_and_pairs(ur
     page = invoke("show", "made-up/new", "--catalog", uri).output
     assert max(map(len, page.splitlines())) <= 100
     said = " ".join(page.split())
+    exact = json.loads(invoke("show", "made-up/new", "--catalog", uri, "--format", "json").output)
+    assert exact["predictions"][0]["low"] < exact["predictions"][0]["points"] < 0
     assert "A VLM built on it is expected to lose 8.2 points" in said
     assert "on IFEval (90% prediction interval: a loss of " in said
     assert "7 pairs on 7 reference LLMs (made-up/a, made-up/b" in said

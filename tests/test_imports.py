@@ -67,6 +67,7 @@ IMPORTS: dict[str, set[str]] = {
         "click",
         "zoo.calibration",
         "zoo.cli_catalog",
+        "zoo.cli_screen",
         "zoo.degradation_pages",
         "zoo.fit_pages",
         "zoo.losses",

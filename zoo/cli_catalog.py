@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from zoo.degradation_pages import losses_hint, losses_text, predictions_text
@@ -83,7 +85,7 @@ def rank(
 def show(model: str, catalog_uri: str, revision: str | None, spec_id: str | None, format: Format) -> None:
     """Show everything the catalog knows about MODEL, such as org/name.
 
-    JSON holds the layers, the sweep and all attempts; CSV holds the one row of the model.
+    JSON holds the layers, the sweep, all attempts and the predicted losses; CSV holds the model's one row.
     """
     from catalog.lookup import model_details
     from catalog.store import open_catalog
@@ -91,16 +93,18 @@ def show(model: str, catalog_uri: str, revision: str | None, spec_id: str | None
 
     catalog = open_catalog(catalog_uri)
     details = model_details(catalog, model, revision=revision, spec_id=spec_id)
+    key = {name: details.outcome[name] for name in ("model_id", "revision", "spec_id")}
+    predicted_losses = predictions(catalog, **key)
     if format == "table":
         click.echo(details_text(details))
         if details.outcome["status"] == "measured":
-            key = {name: details.outcome[name] for name in ("model_id", "revision", "spec_id")}
-            click.echo(f"\n{predictions_text(predictions(catalog, **key))}")
+            click.echo(f"\n{predictions_text(predicted_losses)}")
     elif format == "csv":
         click.echo(format_rows(list(details.outcome), [list(details.outcome.values())], format="csv"))
     else:
         tables = {name: getattr(details, name).records() for name in ("layers", "sweep", "attempts")}
-        click.echo(format_json(details.outcome | tables))
+        predicted = {"predictions": [asdict(prediction) for prediction in predicted_losses]}
+        click.echo(format_json(details.outcome | tables | predicted))
 
 
 @click.command()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
 from zoo.cli_catalog import catalog_option, format_option
+from zoo.cli_screen import SOME_FAILED
 from zoo.degradation_pages import change_text, predictions_text, track_text
 from zoo.errors import PanelError, SourceError
 from zoo.panel import DEFAULT_PROTOCOL
@@ -81,16 +83,16 @@ def calibrate(
     left out by name. A fit needs at least four reference LLMs; with fewer it is refused.
     """
     from catalog.store import open_catalog
-    from zoo.calibration import fit_panel, panel_of
+    from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
     from zoo.fit_pages import fit_text
     from zoo.measuring import measure_missing, spec_of
 
     catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
     pairs = panel_of(catalog, protocol=protocol, tasks=tasks)
+    missing = unmeasured_llms(pairs, measured_models(catalog, spec.spec_id))
     reasons: dict[str, str] = {}
     if source:
-        names = {pair.reference_llm for pair in pairs}
-        candidates, reasons = _named(source, names)
+        candidates, reasons = _named(source, missing)
         measure_missing(candidates, catalog=catalog, spec=spec, address=address)
     fits = fit_panel(
         catalog,
@@ -187,17 +189,20 @@ def track(
         click.echo(printable(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}"), err=True)
     if any(its.fell for its in checkpoints):
         context.exit(FELL)
+    if any(its.sink_strength is None for its in checkpoints):
+        context.exit(SOME_FAILED)
 
 
-def _named(source: str, names: set[str]) -> tuple[list[Candidate], dict[str, str]]:
-    """The models of a source with these names, and why others of these names were refused."""
+def _named(source: str, names: Sequence[str]) -> tuple[list[Candidate], dict[str, str]]:
+    """The models of a source with these names, and why there is none of the other names."""
     from zoo.sources import find_candidates
 
     found = find_candidates(source)
-    reasons = {
-        its.model_id: f"{its.message} ({its.reason})" for its in found.refusals if its.model_id in names
-    }
-    return [its for its in found.candidates if its.model_id in names], reasons
+    candidates = [its for its in found.candidates if its.model_id in names]
+    absent = {name: f"{source} does not hold {name}" for name in names}
+    refused = {its.model_id: f"{its.message} ({its.reason})" for its in found.refusals}
+    there = {its.model_id for its in candidates}
+    return candidates, {name: why for name, why in (absent | refused).items() if name not in there}
 
 
 def _measured_name(catalog: Catalog, model: str, spec: MeasurementSpec, address: str | None) -> str:

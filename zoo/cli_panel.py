@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ import click
 
 from zoo.cli_catalog import catalog_option, format_option
 from zoo.degradation_pages import panel_text
-from zoo.errors import CatalogError, PanelError
+from zoo.errors import PanelError
 from zoo.panel import QK_NORMS, PanelPair, load_panel, merge_pairs, pairs_csv, parse_pairs, task_order
 from zoo.tables import Format, format_rows, format_table
 
@@ -59,9 +61,8 @@ def check(catalog_uri: str) -> None:
     pairs = load_panel(_own_files(catalog_uri))
     needed = 2 + SPARE_LLMS
     rows = []
-    for task, protocol in sorted(
-        {(p.task, p.protocol) for p in pairs}, key=lambda k: (task_order(k[0]), k[1])
-    ):
+    kinds = {(pair.task, pair.protocol) for pair in pairs}
+    for task, protocol in sorted(kinds, key=lambda kind: (task_order(kind[0]), kind[1])):
         chosen = [p for p in pairs if (p.task, p.protocol) == (task, protocol)]
         llms = len({p.reference_llm for p in chosen})
         lacking = max(0, needed - llms)
@@ -125,7 +126,7 @@ def add(
     catalog = open_catalog(catalog_uri, create=True)
     own = own_panel_files(catalog)
     known = load_panel(own)
-    pair_id = next((p.pair_id for p in known if (p.reference_llm, p.vlm) == (llm, vlm)), _slug(vlm))
+    pair_id = _pair_id(known, llm, vlm)
     pairs = [
         PanelPair(
             pair_id=pair_id,
@@ -208,33 +209,41 @@ def _known_qk_norm(catalog: Catalog, known: Sequence[PanelPair], llm: str, given
     return given
 
 
-def _slug(vlm: str) -> str:
-    return re.sub(r"[^a-z0-9.+-]+", "-", vlm.rpartition("/")[2].lower()).strip("-.")
+def _pair_id(known: Sequence[PanelPair], llm: str, vlm: str) -> str:
+    """The pair's id in the panel, or a new one made of the VLM's name, with its owner where that is taken."""
+    for pair in known:
+        if (pair.reference_llm, pair.vlm) == (llm, vlm):
+            return pair.pair_id
+    taken = {pair.pair_id for pair in known}
+    short = _slug(vlm.rpartition("/")[2])
+    return _slug(vlm) if short in taken else short
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9.+-]+", "-", name.lower()).strip("-.")
 
 
 def _own_files(catalog_uri: str) -> dict[str, str]:
     from catalog.panel_files import own_panel_files
-    from catalog.store import open_catalog
 
-    try:
-        catalog = open_catalog(catalog_uri)
-    except CatalogError:  # no catalog yet: the shipped pairs are there without one
-        return {}
-    return own_panel_files(catalog)
+    catalog = _catalog_if_any(catalog_uri)
+    return {} if catalog is None else own_panel_files(catalog)
 
 
 def _panel_rows(catalog_uri: str) -> list[dict[str, object]]:
     from catalog.query import run_query
+
+    catalog = _catalog_if_any(catalog_uri)
+    if catalog is not None:
+        return run_query(catalog, "SELECT * FROM panel").records()
+    unmeasured = dict.fromkeys(("spec_id", "revision", "sink_strength", "measured_qk_norm", "problem"))
+    return [asdict(pair) | unmeasured for pair in load_panel()]
+
+
+def _catalog_if_any(catalog_uri: str) -> Catalog | None:
+    """The catalog, or None where there is none yet: the shipped pairs are there without one."""
     from catalog.store import open_catalog
 
-    try:
-        catalog = open_catalog(catalog_uri)
-    except CatalogError:
-        absent = ("spec_id", "revision", "sink_strength", "measured_qk_norm", "problem")
-        columns = ("pair_id", "reference_llm", "vlm", "task", "protocol", "delta_points", "stderr_points")
-        more = ("qk_norm", "origin", "source", "place", "replaces")
-        return [
-            {name: getattr(pair, name) for name in (*columns, *more)} | dict.fromkeys(absent)
-            for pair in load_panel()
-        ]
-    return run_query(catalog, "SELECT * FROM panel").records()
+    if "://" not in catalog_uri and not os.path.exists(os.path.expanduser(catalog_uri)):
+        return None
+    return open_catalog(catalog_uri)

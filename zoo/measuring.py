@@ -25,7 +25,8 @@ def measure_missing(
 ) -> ScreenSummary:
     """Measure the candidates that the catalog lacks, with progress on the standard error.
 
-    Raises ClusterError when Ray cannot be reached, CatalogError when the catalog cannot be written.
+    Raises ClusterError when Ray cannot be reached, CatalogError when the catalog cannot be written, and
+    KeyboardInterrupt after Ctrl-C, when what was measured until then is kept.
     """
     from rich.console import Console
 
@@ -36,6 +37,9 @@ def measure_missing(
     if not todo:
         return summary
     with shown_progress(Console(stderr=True, highlight=False)) as progress:
-        return screen(
+        summary = screen(
             candidates, catalog=catalog, spec=spec, options=RunOptions(), address=address, progress=progress
         )
+    if summary.interrupted:
+        raise KeyboardInterrupt
+    return summary
