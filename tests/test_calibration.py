@@ -17,10 +17,10 @@ from catalog.store import Catalog, open_catalog
 from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
 from zoo.errors import PanelError
 from zoo.losses import predictions, ranked_losses
-from zoo.measuring import spec_of
 from zoo.pairs import Measured, measured
 from zoo.prediction import Prediction, predict_loss
 from zoo.predictors import PREDICTORS
+from zoo.prompts import make_spec
 from zoo.records import Interval, Measurement, RunOptions
 from zoo.tasks import measure_and_commit
 
@@ -291,7 +291,7 @@ def test_without_a_calibration_the_ranking_is_by_s_and_max_loss_names_the_comman
 def test_tiny_models_are_measured_fitted_and_predicted(tmp_path: Path) -> None:
     """From weights to a prediction, nothing replaced; the degradations are made up."""
     catalog = open_catalog(str(tmp_path / "catalog"), create=True)
-    spec = spec_of(10)
+    spec = make_spec(prompt_count=10)
     kinds = {"one": "llama", "two": "llama", "three": "qwen3", "four": "olmo2", "five": "llama"}
     for seed, (name, model_type) in enumerate(kinds.items()):
         folder = save_checkpoint(tmp_path / "tiny" / name, model_type=model_type, seed=seed)

@@ -19,9 +19,9 @@ from catalog.panel_files import add_panel_file
 from catalog.store import open_catalog
 from zoo.cli import cli
 from zoo.errors import ZooError
-from zoo.measuring import spec_of
 from zoo.prediction import PREDICTOR_TEXTS
 from zoo.predictors import PREDICTORS
+from zoo.prompts import make_spec
 from zoo.records import Measurement
 
 PROMPTS = 10
@@ -43,7 +43,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dataclasses import replace
 
     def under_spec(measurement: Measurement) -> Measurement:
-        return replace(measurement, spec=spec_of(PROMPTS))
+        return replace(measurement, spec=make_spec(prompt_count=PROMPTS))
 
     made = open_catalog(str(tmp_path_factory.mktemp("made") / "catalog"), create=True)
     for name, (s, qk_norm, _) in LLMS.items():

@@ -85,9 +85,10 @@ def calibrate(
     from catalog.store import open_catalog
     from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
     from zoo.fit_pages import fit_text
-    from zoo.measuring import measure_missing, spec_of
+    from zoo.measuring import measure_missing
+    from zoo.prompts import make_spec
 
-    catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
+    catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
     pairs = panel_of(catalog, protocol=protocol, tasks=tasks)
     missing = unmeasured_llms(pairs, measured_models(catalog, spec.spec_id))
     reasons: dict[str, str] = {}
@@ -125,10 +126,10 @@ def pair(
     """
     from catalog.store import open_catalog
     from zoo.losses import predictions
-    from zoo.measuring import spec_of
     from zoo.pair import panel_range, sink_change
+    from zoo.prompts import make_spec
 
-    catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
+    catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
     llm, vlm = (_measured_name(catalog, name, spec, address) for name in (llm, vlm))
     change = sink_change(catalog, llm=llm, vlm=vlm, spec_id=spec.spec_id)
     if format != "table":
@@ -166,12 +167,13 @@ def track(
     """
     from catalog.store import open_catalog
     from zoo.calibration import measured_models
-    from zoo.measuring import measure_missing, spec_of
+    from zoo.measuring import measure_missing
+    from zoo.prompts import make_spec
     from zoo.sources import find_candidates
     from zoo.track import tracked
 
     found = find_candidates(run_dir)
-    catalog, spec = open_catalog(catalog_uri, create=True), spec_of(prompt_count)
+    catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
     start = None
     if baseline is not None:
         backbone = measured_models(catalog, spec.spec_id).get(baseline)

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from zoo.records import MeasurementSpec, RunOptions
+from zoo.records import RunOptions
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
-    from zoo.records import Candidate
+    from zoo.records import Candidate, MeasurementSpec
     from zoo.reports import ScreenSummary
-
-
-def spec_of(prompt_count: int) -> MeasurementSpec:
-    """The spec of the first ``prompt_count`` calibration prompts, rendered by what each model has."""
-    from zoo.prompts import load_prompts
-
-    return MeasurementSpec(prompts_digest=load_prompts(prompt_count).digest, prompt_count=prompt_count)
 
 
 def measure_missing(
