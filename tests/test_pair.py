@@ -13,7 +13,7 @@ from zoo.degradation_pages import bars, change_text, track_text
 from zoo.errors import CatalogError, PanelError
 from zoo.pair import panel_range, sink_change
 from zoo.records import Measurement
-from zoo.track import in_training_order, tracked, training_step
+from zoo.track import find_checkpoints, in_training_order, tracked, training_step
 
 
 def shifted(model_id: str, by: float, *, seed: int = 0) -> Measurement:
@@ -93,7 +93,20 @@ def test_checkpoints_are_ordered_by_step_and_not_by_spelling() -> None:
         "run/final",
     ]
     assert training_step("global_step1500") == 1500
+    assert training_step("step100-merged") == 100
     assert training_step("final") is None
+    assert training_step("vlm-7b") is None
+
+
+def test_a_model_at_the_top_of_a_run_hides_no_checkpoint_and_comes_last(tmp_path: Path) -> None:
+    for folder in ("run-2/checkpoint-9", "run-2/checkpoint-10", "run-2"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+    (tmp_path / "run-2" / "logs").mkdir()
+    found = find_checkpoints(str(tmp_path / "run-2"))
+    names = [its.model_id for its in in_training_order(found.candidates)]
+    assert names == ["run-2/checkpoint-9", "run-2/checkpoint-10", "run-2/final"]
+    assert Path(found.candidates[-1].location) == tmp_path / "run-2"
 
 
 def test_s_falls_against_the_first_checkpoint_or_a_baseline(catalog: Catalog) -> None:

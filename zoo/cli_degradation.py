@@ -169,10 +169,9 @@ def track(
     from zoo.calibration import measured_models
     from zoo.measuring import measure_missing
     from zoo.prompts import make_spec
-    from zoo.sources import find_candidates
-    from zoo.track import tracked
+    from zoo.track import find_checkpoints, tracked
 
-    found = find_candidates(run_dir)
+    found = find_checkpoints(run_dir)
     catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
     start = None
     if baseline is not None:

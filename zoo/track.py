@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from catalog.query import run_query
+from zoo.sources import Found, find_candidates
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
@@ -32,10 +34,27 @@ class Checkpoint:
     message: str | None
 
 
+def find_checkpoints(run_dir: str) -> Found:
+    """The checkpoints of a training run: the models in its folder and, as ``final``, one at its top.
+
+    Raises SourceError when there is none.
+    """
+    found = find_candidates(run_dir)
+    top = Path(run_dir).expanduser().resolve()
+    if not (top / "config.json").is_file():
+        return found
+    inside = [find_candidates(str(config.parent)) for config in sorted(top.glob("*/config.json"))]
+    final = [replace(its, model_id=f"{its.model_id.partition('/')[2]}/final") for its in found.candidates]
+    return Found(
+        candidates=(*(its for each in inside for its in each.candidates), *final),
+        refusals=tuple(its for each in inside for its in each.refusals),
+    )
+
+
 def training_step(name: str) -> int | None:
-    """The last number in a checkpoint's name, such as 500 of ``checkpoint-500``."""
-    numbers = re.findall(r"\d+", name)
-    return int(numbers[-1]) if numbers else None
+    """The step in a checkpoint's name, such as 500 of ``checkpoint-500`` or ``global_step500-merged``."""
+    number = re.search(r"(?:checkpoint|ckpt|step|iter|epoch)\D{0,3}(\d+)|(\d+)$", name)
+    return int(number[1] or number[2]) if number else None
 
 
 def in_training_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
