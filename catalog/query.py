@@ -84,6 +84,7 @@ def connect(
     """
     connection = duckdb.connect(":memory:")
     connection.execute(f"SET memory_limit = '{memory_limit}'")
+    connection.execute("SET enable_progress_bar = false")  # it would be drawn into the standard output
     for table, name in _BASE_TABLES.items():
         try:
             paths = catalog.list_files(table, model_id=model_id)
