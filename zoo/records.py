@@ -60,6 +60,18 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepoFile:
+    """One file of a Hub repository at a commit, with the digests that the Hub states for it."""
+
+    path: str
+    size: int
+    blob_id: str
+    """The git SHA-1 of the file, or of its pointer where it is kept in LFS."""
+    sha256: str | None = None
+    """The SHA-256 of the content, for files kept in LFS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """One model that can be measured, pinned to one revision.
 
@@ -73,6 +85,10 @@ class Candidate:
     format: Literal["folder", "gguf", "hub"]
     source: str
     weight_bytes: int | None = None
+    files: tuple[RepoFile, ...] = ()
+    """What a Hub model needs of its repository; empty for local files."""
+    aliases: tuple[str, ...] = ()
+    """Repositories (``id@commit``) that hold the same weights and tokenizer and are not measured again."""
 
     @property
     def stem(self) -> str:
@@ -88,6 +104,31 @@ class Refusal:
     revision: str | None
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What the Hub says of a repository without its files being read; ``None`` where it is silent."""
+
+    model_id: str
+    revision: str | None = None
+    created_at: str | None = None
+    """UTC, ISO 8601."""
+    last_modified: str | None = None
+    downloads: int | None = None
+    likes: int | None = None
+    gated: str | None = None
+    """``auto`` or ``manual`` where access must be asked for."""
+    disabled: bool = False
+    pipeline_tag: str | None = None
+    library: str | None = None
+    license: str | None = None
+    base_model: str | None = None
+    base_model_relation: str | None = None
+    """``finetune``, ``adapter``, ``merge`` or ``quantized``."""
+    parameters: int | None = None
+    """The Hub's own count, which packed and duplicated tensors make wrong."""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +156,44 @@ class Architecture:
     learned_sink: bool = False
     softcap: float | None = None
     position_encoding: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A Hub model that will be measured, and what that takes.
+
+    ``parameters`` is summed from the tensors' shapes; ``identity`` is equal for repositories that
+    cannot differ in the measurement; requests are counted by the Hub's rate-limit buckets.
+    """
+
+    candidate: Candidate
+    listing: Listing
+    architecture: Architecture
+    parameters: int
+    fetch_bytes: int
+    api_requests: int
+    resolver_requests: int
+    identity: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a search of the Hub came to: every repository seen is planned, an alias, refused or left out.
+
+    ``listed`` holds all that the listing returned, in order; ``left_out`` the ids that a limit cut off.
+    """
+
+    models: tuple[PlannedModel, ...]
+    refusals: tuple[Refusal, ...]
+    listed: tuple[Listing, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Repository (``id@commit``) to the id of the planned model that stands for it."""
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def fetch_bytes(self) -> int:
+        """Bytes that measuring all planned models fetches."""
+        return sum(model.fetch_bytes for model in self.models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
