@@ -144,7 +144,7 @@ def parse_parameter_range(text: str | None) -> ParameterRange:
     low = parse_count(first) if first.strip() else None
     high = parse_count(last) if last.strip() else None
     if low is not None and high is not None and low > high:
-        raise SourceError(f"The parameter range '{text}' is empty: its first end is the larger one.")
+        raise SourceError(f"the parameter range '{text}' is empty: its first end is the larger one")
     return ParameterRange(low=low, high=high)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -104,7 +105,7 @@ class Hub:
             is_news = until > self._open_at.get(bucket, 0.0) + 1
             self._open_at[bucket] = max(until, self._open_at.get(bucket, 0.0))
         if is_news:
-            self.report(f"The Hub's rate limit is used up; waiting {seconds:.0f} s, as it asks.")
+            self.report(f"the Hub's rate limit is used up; waiting {seconds:.0f} s, as it asks")
 
     def _wait_for(self, bucket: str) -> float:
         seconds = max(0.0, self._open_at.get(bucket, 0.0) - time.monotonic())
@@ -161,6 +162,8 @@ class Hub:
             info = as_json(answer, body)
             if not isinstance(info, dict) or not isinstance(info.get("siblings"), list):
                 raise BadAnswerError("no model info")
+            if not is_commit(info.get("sha")) or (is_commit(revision) and info["sha"] != revision):
+                raise BadAnswerError("another commit than the one asked for")
             return info
 
         return self.read(url, what=repo_id, bucket="api", parse=parse, params={"blobs": True})
@@ -178,6 +181,9 @@ class Hub:
         url = hf_hub_url(checked_id(repo_id), path, revision=revision, endpoint=self.endpoint)
 
         def parse(answer: httpx2.Response, body: bytes) -> bytes:
+            stated = (answer.history or [answer])[0].headers.get("X-Repo-Commit", revision)
+            if stated != revision:
+                raise BadAnswerError("another commit than the one asked for")
             if not accept(body):
                 raise BadAnswerError(f"{path} has not the content that the Hub lists")
             return body
@@ -202,9 +208,14 @@ def checked_id(repo_id: str) -> str:
     try:
         validate_repo_id(repo_id)
     except HFValidationError:
-        message = f"'{repo_id}' is no repository id; write it as organisation/name."
+        message = f"'{repo_id}' is no repository id; write it as organisation/name"
         raise ModelError(message, stage="plan", reason="not_found") from None
     return repo_id
+
+
+def is_commit(revision: object) -> bool:
+    """Whether a revision is pinned: 40 hex digits."""
+    return isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{40}", revision) is not None
 
 
 def check_span(answer: httpx2.Response, span: tuple[int, int]) -> None:

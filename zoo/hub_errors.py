@@ -58,25 +58,25 @@ def translate(error: BaseException, *, what: str, stage: str = "plan") -> ZooErr
     if isinstance(root, ZooError):
         return root
     if isinstance(root, OfflineModeIsEnabled):
-        return SourceError(f"HF_HUB_OFFLINE is set, so the Hub is not asked; unset it, or {LOCAL_REMEDY}.")
+        return SourceError(f"HF_HUB_OFFLINE is set, so the Hub is not asked; unset it, or {LOCAL_REMEDY}")
     if isinstance(root, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
-        return SourceError(f"HF_ENDPOINT is no web address; correct or unset it, or {LOCAL_REMEDY}.")
+        return SourceError(f"HF_ENDPOINT is no web address; correct or unset it, or {LOCAL_REMEDY}")
     if isinstance(root, OSError) and root.errno in (errno.ENOSPC, errno.EDQUOT):
         message = (
-            f"The disk filled up while {what} was fetched; free some space or choose another --work folder."
+            f"the disk filled up while {what} was fetched; free some space or choose another --work folder"
         )
         return ModelError(message, stage=stage, reason="disk_full")
     if isinstance(root, HfHubHTTPError):
         return _from_status(root, what=what, stage=stage)
     if isinstance(root, BadAnswerError | FileMetadataError):
-        message = f"The Hub's answers about {what} were malformed or broke off; try again later."
+        message = f"the Hub's answers about {what} were malformed or broke off; try again later"
         return TransientModelError(message, stage=stage, reason="hub_unavailable")
     if isinstance(root, httpx2.ConnectError):
-        message = f"The Hub cannot be reached for {what}; check the network, or {LOCAL_REMEDY}."
+        message = f"the Hub cannot be reached for {what}; check the network, or {LOCAL_REMEDY}"
         return TransientModelError(message, stage=stage, reason="network")
     if isinstance(root, httpx2.HTTPError):
         message = (
-            f"The connection to the Hub broke or stalled every time {what} was asked for; try again later."
+            f"the connection to the Hub broke or stalled every time {what} was asked for; try again later"
         )
         return TransientModelError(message, stage=stage, reason="hub_unavailable")
     raise error
@@ -92,28 +92,28 @@ def _from_status(error: HfHubHTTPError, *, what: str, stage: str) -> ZooError:
     if isinstance(error, GatedRepoError):
         return refused("gated", gated_sentence(what, as_somebody=status == 403))
     if isinstance(error, DisabledRepoError):
-        return refused("disabled", f"{what} was disabled on the Hub and cannot be downloaded by anyone.")
+        return refused("disabled", f"{what} was disabled on the Hub and cannot be downloaded by anyone")
     if isinstance(error, RevisionNotFoundError):
-        return refused("not_found", f"{what} has no such revision; it may have been deleted since.")
+        return refused("not_found", f"{what} has no such revision; it may have been deleted since")
     if isinstance(error, RemoteEntryNotFoundError):
-        return refused("incomplete_repo", f"{what} lacks a file that it lists.")
+        return refused("incomplete_repo", f"{what} lacks a file that it lists")
     if status == 401 and "credentials" in (error.server_message or ""):
         return SourceError(
-            "The Hub refuses the access token in use; renew HF_TOKEN, or unset it to go without."
+            "the Hub refuses the access token in use; renew HF_TOKEN, or unset it to go without"
         )
     if isinstance(error, RepositoryNotFoundError) or status in (401, 404):
         return refused(
             "not_found",
-            f"{what} does not exist, or is private; check the spelling, or set HF_TOKEN if it is yours.",
+            f"{what} does not exist, or is private; check the spelling, or set HF_TOKEN if it is yours",
         )
     if status == 429:
-        message = f"The Hub's rate limit stayed used up while {what} was asked for; try again later."
+        message = f"the Hub's rate limit stayed used up while {what} was asked for; try again later"
         return TransientModelError(message, stage=stage, reason="rate_limited")
     is_from_the_cdn = "X-Error-Message" not in error.response.headers
     if status >= 500 or status in (408, 416) or (status == 403 and is_from_the_cdn):
-        message = f"The Hub kept answering {status} for {what}; try again later."
+        message = f"the Hub kept answering {status} for {what}; try again later"
         return TransientModelError(message, stage=stage, reason="hub_unavailable")
-    return refused("hub_refused", f"The Hub refuses to serve {what} (status {status}).")
+    return refused("hub_refused", f"the Hub refuses to serve {what} (status {status})")
 
 
 def gated_sentence(model_id: str, *, as_somebody: bool) -> str:
@@ -123,4 +123,4 @@ def gated_sentence(model_id: str, *, as_somebody: bool) -> str:
         if as_somebody
         else "then set HF_TOKEN to a token of that account"
     )
-    return f"{model_id} is gated: accept its terms or ask for access on its Hub page while logged in; {how}."
+    return f"{model_id} is gated: accept its terms or ask for access on its Hub page while logged in; {how}"

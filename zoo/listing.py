@@ -83,7 +83,7 @@ def list_models(
                 seen += len(page)
                 listings = map(listing_from, page)
                 found |= {one.model_id: one for one in listings if query.takes(one)}
-                report(f"Listing the Hub: {seen} repositories seen, {len(found)} match.")
+                report(f"listing the Hub: {seen} repositories seen, {len(found)} match")
         if not found:
             raise nothing_matched(hub, query)
     except TransientModelError as error:
@@ -186,7 +186,7 @@ def nothing_matched(hub: Hub, query: HubQuery) -> SourceError:
     names = closest([(one.model_id, one.parameters) for one in nearby.values()], query.filter)
     hint = f"closest: {', '.join(names)}" if names else "the Hub lists nothing close to it"
     return SourceError(
-        f"No text-generation model on the Hub matches; {hint}. Loosen --filter or the other filters."
+        f"no text-generation model on the Hub matches; {hint}; loosen --filter or the other filters"
     )
 
 
@@ -205,10 +205,10 @@ def listing_failed(error: TransientModelError, *, seen: int) -> SourceError:
     """A listing that could not be had or broke off, which is never a shorter listing."""
     if error.reason == "network" and not seen:
         return SourceError(
-            "The Hub cannot be reached; check the network and HF_ENDPOINT, "
+            "the Hub cannot be reached; check the network and HF_ENDPOINT, "
             "or screen local models with --source FOLDER."
         )
     return SourceError(
-        f"The Hub's listing broke off after {seen} repositories ({error.reason}), so nothing was screened; "
-        "run the same command again later."
+        f"the Hub's listing broke off after {seen} repositories ({error.reason}), so nothing was screened; "
+        "run the same command again later"
     )
