@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tests.hub_settings  # noqa: F401
 from zoo.records import Candidate
 from zoo.tokenizer import load_tokenizer
 

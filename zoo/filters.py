@@ -138,7 +138,7 @@ def parse_parameter_range(text: str | None) -> ParameterRange:
     if ".." not in text:
         size = parse_size(text.strip())
         if size is None:
-            raise SourceError(f"'{text}' is not a parameter range; write it like 6B..9B, 6B.. or ..9B.")
+            raise SourceError(f"'{text}' is not a parameter range; write it like 6B..9B, 6B.. or ..9B")
         return ParameterRange(low=size.low, high=size.high - 1)
     first, _, last = text.partition("..")
     low = parse_count(first) if first.strip() else None

@@ -28,6 +28,10 @@ class BadAnswerError(Exception):
     """The Hub, or something in between, answered with what cannot be right; asking again may help."""
 
 
+_TELLING = (ZooError, BadAnswerError, FileMetadataError, HfHubHTTPError, httpx2.HTTPError)
+"""Errors that say what happened; the client wraps some of them in ones that do not."""
+
+
 def limit_seconds(error: Exception) -> float | None:
     """How long a rate-limited answer asks to wait, ``None`` for everything else."""
     if not isinstance(error, HfHubHTTPError) or error.response.status_code not in (429, 503):
@@ -53,7 +57,7 @@ def translate(error: BaseException, *, what: str, stage: str = "plan") -> ZooErr
     What is no error of the Hub is raised again as it is.
     """
     root = error
-    while root.__cause__ is not None and not isinstance(root, HfHubHTTPError | httpx2.HTTPError):
+    while root.__cause__ is not None and not isinstance(root, _TELLING):
         root = root.__cause__
     if isinstance(root, ZooError):
         return root

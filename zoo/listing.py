@@ -206,7 +206,7 @@ def listing_failed(error: TransientModelError, *, seen: int) -> SourceError:
     if error.reason == "network" and not seen:
         return SourceError(
             "the Hub cannot be reached; check the network and HF_ENDPOINT, "
-            "or screen local models with --source FOLDER."
+            "or screen local models with --source FOLDER"
         )
     return SourceError(
         f"the Hub's listing broke off after {seen} repositories ({error.reason}), so nothing was screened; "
