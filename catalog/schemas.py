@@ -126,6 +126,22 @@ MODELS = pa.schema(
         ("verdict", pa.string()),
         ("reason", pa.string()),
         ("message", pa.string()),
+        ("alias_of", pa.string()),
+        ("query", pa.string()),
+        # what the listing said
+        ("created_at", _TIME),
+        ("last_modified", _TIME),
+        ("downloads", pa.int64()),
+        ("likes", pa.int64()),
+        ("gated", pa.string()),
+        ("pipeline_tag", pa.string()),
+        ("library", pa.string()),
+        ("license", pa.string()),
+        ("base_model", pa.string()),
+        ("base_model_relation", pa.string()),
+        ("listed_parameters", pa.int64()),
+        # what the tensors' shapes said
+        ("parameters", pa.int64()),
     ]
 )
 

@@ -137,6 +137,11 @@ def describe(model: PreTrainedModel) -> Architecture:
     )
 
 
+def describe_raw(raw: Mapping[str, Any]) -> Architecture:
+    """Architecture of a raw ``config.json``, built on the meta device; raises as its three steps do."""
+    return describe(build_on_meta(parse_config(raw)))
+
+
 def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The softmax self-attention modules by name, in depth order: innermost ``*Attention*`` classes."""
     found = [

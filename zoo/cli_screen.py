@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from zoo.cli_catalog import catalog_option, format_option
+from zoo.cli_hub import HubChoice, find_on_hub, hub_choice, hub_options, parse_bandwidth, shown_search
 from zoo.errors import SourceError
 from zoo.pages import ranking_text
 from zoo.tables import ABSENT, Format, format_rows, format_table, printable, seconds_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from catalog.store import Catalog, Recorded
-    from zoo.records import Candidate, MeasurementSpec, PromptFormat
+    from zoo.records import Candidate, MeasurementSpec, Plan, PromptFormat
     from zoo.reports import ScreenSummary
     from zoo.sources import Found
 
@@ -27,9 +30,10 @@ INTERRUPTED = 130
 @click.command()
 @click.option(
     "--source",
-    required=True,
-    help="demo, a checkpoint folder, a folder tree of org/name checkpoints, or a .gguf file.",
+    help="Instead of the Hub: demo, a checkpoint folder, a folder tree of org/name checkpoints, or a .gguf "
+    "file.",
 )
+@hub_options
 @catalog_option
 @click.option(
     "--address",
@@ -70,7 +74,7 @@ INTERRUPTED = 130
     show_default=True,
     help="A model's number format; auto is the checkpoint's on a GPU and float32 on a CPU.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N models of the source.")
+@click.option("--limit", type=click.IntRange(min=1), help="Take only the first N models to be measured.")
 @click.option("--force", is_flag=True, help="Measure again what the catalog holds; the new result counts.")
 @click.option(
     "--dry-run", is_flag=True, help="Only list what would be measured, and what was refused and why."
@@ -80,7 +84,8 @@ INTERRUPTED = 130
 def screen(
     context: click.Context,
     *,
-    source: str,
+    source: str | None,
+    bandwidth: str,
     catalog_uri: str,
     address: str | None,
     gpus_per_model: float | None,
@@ -92,35 +97,51 @@ def screen(
     force: bool,
     dry_run: bool,
     format: Format,
+    **hub_arguments: Any,
 ) -> None:
-    """Measure the models of a source and rank them.
+    """Measure models and rank them: the ones named, those a search of the Hub finds, or local ones.
+
+    \b
+    zoo screen --filter "7B" --limit 20     the 20 most downloaded models of about 7 billion parameters
+    zoo screen Qwen/Qwen2.5-7B              one model of the Hub
+    zoo screen --source ./checkpoints       local models, without a network
 
     Each model is measured once: running the same command again measures what is new or could not be
     reached. The ranking goes to the standard output, everything else to the standard error.
     """
+    from rich.console import Console
+
     from zoo.prompts import make_spec
     from zoo.records import RunOptions
-    from zoo.sources import find_candidates
 
-    found = find_candidates(source)
-    candidates = found.candidates[:limit]
+    console = Console(stderr=True, highlight=False)
+    choice = hub_choice(**hub_arguments)
+    _check_source(source, choice)
+    rate = parse_bandwidth(bandwidth)
     spec = make_spec(prompt_count=prompt_count, prompt_format=prompt_format)
+    plan = _hub_plan(choice, limit=limit, console=console) if source is None else None
+    found = _found(source, plan)
+    candidates = found.candidates[:limit]
     if dry_run:
         done = {} if force else _recorded(catalog_uri, spec.spec_id)
-        click.echo(_plan_text(found, candidates, done=done, format=format))
+        if plan is not None:
+            click.echo(_hub_plan_text(plan, done=done, bandwidth=rate, format=format))
+        else:
+            click.echo(_plan_text(found, candidates, done=done, format=format))
         return
-    _say_refusals(found)
-    if not candidates:
-        raise SourceError(f"{source} holds no model that can be measured; the reasons are above")
-
-    from rich.console import Console
 
     from catalog.store import open_catalog
     from zoo.progress import shown_progress
     from zoo.screen import screen as run_screen
 
-    catalog = open_catalog(catalog_uri, create=True)
-    with shown_progress(Console(stderr=True, highlight=False)) as progress:
+    catalog = open_catalog(catalog_uri, create=True) if candidates or plan else None
+    if plan is not None and catalog is not None:
+        _keep(plan, choice, catalog=catalog)
+    _say_refusals(found, plan)
+    if not candidates or catalog is None:
+        place = source or "the Hub"
+        raise SourceError(f"{place} holds no model that can be measured; the reasons are above")
+    with shown_progress(console) as progress:
         summary = run_screen(
             candidates,
             catalog=catalog,
@@ -138,6 +159,48 @@ def screen(
         context.exit(INTERRUPTED)
     if summary.failed or summary.failed_before:
         context.exit(SOME_FAILED)
+
+
+def _check_source(source: str | None, choice: HubChoice) -> None:
+    asks_hub = choice.names_models or choice.is_search
+    if source is not None and asks_hub:
+        raise click.UsageError("give --source or models of the Hub, not both")
+    if source is None and not asks_hub:
+        raise click.UsageError('name models of the Hub, search it with --filter "7B", or give --source')
+
+
+def _hub_plan(choice: HubChoice, *, limit: int | None, console: Console) -> Plan:
+    from zoo.hub import Hub
+
+    with shown_search(console) as report:
+        return find_on_hub(choice, hub=Hub(report=_say), limit=limit, report=report)
+
+
+def _found(source: str | None, plan: Plan | None) -> Found:
+    """The models of a local source, or of a plan."""
+    from zoo.sources import Found, find_candidates
+
+    if plan is None:
+        assert source is not None
+        return find_candidates(source)
+    return Found(candidates=tuple(each.candidate for each in plan.models), refusals=plan.refusals)
+
+
+def _hub_plan_text(
+    plan: Plan, *, done: Mapping[tuple[str, str], Recorded], bandwidth: float, format: Format
+) -> str:
+    from zoo.plan_text import plan_text
+
+    settled = {key: f"{each.status} before" for key, each in done.items() if not each.transient}
+    return plan_text(plan, bandwidth=bandwidth, format=format, settled=settled)
+
+
+def _keep(plan: Plan, choice: HubChoice, *, catalog: Catalog) -> None:
+    """Keeps what a search saw."""
+    from catalog.scans import record_scan
+    from zoo.plan import scan_rows
+
+    record_scan(catalog, scan_rows(plan), query=choice.text)
 
 
 def _plan_text(
@@ -203,7 +266,13 @@ def _say_summary(summary: ScreenSummary, *, catalog_uri: str) -> None:
         _say(f"{before} already in {catalog_uri} and not measured again; --force does.")
 
 
-def _say_refusals(found: Found) -> None:
+def _say_refusals(found: Found, plan: Plan | None) -> None:
+    """One line a local model, the Hub's many by reason."""
+    if plan is not None and plan.refusals:
+        from zoo.plan_text import refusals_text
+
+        click.echo(refusals_text(plan), err=True)
+        return
     for refusal in found.refusals:
         _say(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}")
 

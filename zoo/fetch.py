@@ -19,8 +19,9 @@ from typing import Any
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.utils import disable_progress_bars
 
+from zoo import __version__
 from zoo.errors import ModelError, SourceError, TransientModelError
-from zoo.hub import Hub, zoo_version
+from zoo.hub import Hub
 from zoo.hub_errors import BadAnswerError
 from zoo.records import Candidate, RepoFile
 
@@ -102,7 +103,7 @@ def _snapshot(candidate: Candidate, folder: Path, *, hub: Hub) -> None:
             endpoint=hub.endpoint,
             etag_timeout=hub.timeout_seconds,
             library_name="zoo",
-            library_version=zoo_version(),
+            library_version=__version__,
             max_workers=CONNECTIONS,
         )
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:

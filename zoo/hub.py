@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -23,6 +23,7 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
+from zoo import __version__
 from zoo.errors import ModelError, TransientModelError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
 
@@ -49,7 +50,7 @@ class Hub:
         patience_seconds: float = 3600.0,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self.timeout_seconds, self.attempts = timeout_seconds, attempts
         self.first_wait_seconds, self.patience_seconds = first_wait_seconds, patience_seconds
         self.report = report
@@ -126,7 +127,7 @@ class Hub:
         """GET an address and parse its whole answer; ``span`` asks for bytes ``start <= i < stop``."""
 
         def request() -> T:
-            headers = build_hf_headers(library_name="zoo", library_version=zoo_version())
+            headers = build_hf_headers(library_name="zoo", library_version=__version__)
             headers["Accept-Encoding"] = "identity"
             if span:
                 headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
@@ -189,14 +190,6 @@ class Hub:
             return body
 
         return self.read(url, what=repo_id, bucket="resolvers", parse=parse, span=span)
-
-
-def zoo_version() -> str:
-    """The installed version, for the user agent."""
-    try:
-        return version("zoo")
-    except PackageNotFoundError:
-        return "0"
 
 
 def checked_id(repo_id: str) -> str:

@@ -11,8 +11,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ import transformers
 from zoo import __version__, strength
 from zoo.backbone import Backbone, open_backbone
 from zoo.errors import ModelError, SourceError, TransientModelError, first_line
+from zoo.fetch import fetch
+from zoo.hub import Hub
 from zoo.probe import Probe, make_batches
 from zoo.prompts import load_prompts, make_spec, render
 from zoo.records import (
@@ -52,7 +54,7 @@ def measure(
 ) -> Outcome:
     """Measure one pinned candidate. A model's fault is returned as a ``Failure``, never raised.
 
-    ``on_stage`` is told the stage that begins: load, render, probe, summarise.
+    ``on_stage`` is told the stage that begins: fetch (from the Hub), load, render, probe, summarise.
     """
     spec = spec or make_spec()
     clock = _Clock(on_stage=on_stage)
@@ -74,12 +76,13 @@ def measure(
 def _measure(
     candidate: Candidate, *, spec: MeasurementSpec, options: RunOptions, clock: _Clock
 ) -> Measurement:
-    with clock("load"):
-        backbone = open_backbone(candidate, options=options)
-    with clock("render"):
-        prompts = render_for(candidate, backbone, spec=spec)
-    with clock("probe"):
-        layers = probe_layers(backbone, prompts, spec=spec, options=options)
+    with local_files(candidate, clock=clock) as local:
+        with clock("load"):
+            backbone = open_backbone(local, options=options)
+        with clock("render"):
+            prompts = render_for(local, backbone, spec=spec)
+        with clock("probe"):
+            layers = probe_layers(backbone, prompts, spec=spec, options=options)
     with clock("summarise"):
         summary = strength.summarise(layers, spec=spec)
     return Measurement(
@@ -88,8 +91,20 @@ def _measure(
         architecture=backbone.architecture,
         prompts=prompts,
         strength=summary,
-        run=_run_facts(backbone, clock),
+        run=_run_facts(backbone, clock, candidate=candidate),
     )
+
+
+@contextmanager
+def local_files(candidate: Candidate, *, clock: _Clock) -> Iterator[Candidate]:
+    """The candidate as local files: itself, or a Hub model downloaded for the time of the block."""
+    if candidate.format != "hub":
+        yield candidate
+        return
+    with ExitStack() as stack:
+        with clock("fetch"):
+            folder = stack.enter_context(fetch(candidate, hub=Hub()))
+        yield replace(candidate, format="folder", location=str(folder))
 
 
 def render_for(candidate: Candidate, backbone: Backbone, *, spec: MeasurementSpec) -> RenderedPrompts:
@@ -159,16 +174,17 @@ class _Clock:
         )
 
 
-def _run_facts(backbone: Backbone, clock: _Clock) -> RunFacts:
+def _run_facts(backbone: Backbone, clock: _Clock, *, candidate: Candidate) -> RunFacts:
+    is_fetched = candidate.format == "hub"
     return RunFacts(
         dtype=str(backbone.dtype).removeprefix("torch."),
         device=backbone.device,
         load=backbone.load,
         load_reason=backbone.load_reason,
-        verified=backbone.verified,
+        verified=f"digest of every file, {backbone.verified}" if is_fetched else backbone.verified,
         wall_seconds=dict(clock.wall_seconds),
         peak_memory_bytes=peak_memory_bytes(backbone.device),
-        bytes_fetched=None,
+        bytes_fetched=sum(file.size for file in candidate.files) if is_fetched else None,
         versions={
             "zoo": __version__,
             "python": platform.python_version(),

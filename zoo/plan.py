@@ -76,6 +76,7 @@ def make_plan(
         listed=tuple(target.listing for target in targets if target.listing is not None),
         aliases=aliases,
         left_out=tuple(target.model_id for target in targets[asked:]),
+        has_token=hub.has_token,
     )
 
 
@@ -154,8 +155,8 @@ def refusals_by_reason(plan: Plan) -> list[tuple[str, list[Refusal]]]:
 def scan_rows(plan: Plan, *, source: str = "hub") -> list[dict[str, Any]]:
     """The rows of the ``models`` table: one for every repository seen, with its verdict.
 
-    ``verdict`` is ``candidate``, ``alias`` (``message`` names the model measured in its place),
-    ``refused`` (with ``reason``) or ``left_out`` (past the limit, not looked at).
+    ``verdict`` is ``candidate``, ``alias`` (of the model that is measured in its place), ``refused``
+    (with ``reason``) or ``left_out`` (past the limit, not looked at).
     """
     listed = {one.model_id: one for one in plan.listed}
     rows = [
@@ -167,7 +168,8 @@ def scan_rows(plan: Plan, *, source: str = "hub") -> list[dict[str, Any]]:
         alias_id, _, revision = alias.partition("@")
         text = f"same weights, tokenizer and chat template as {model_id}, which is measured"
         known = listed.get(alias_id, Listing(model_id=alias_id))
-        rows.append(_row(known, source=source, revision=revision, verdict="alias") | {"message": text})
+        said = {"message": text, "alias_of": model_id}
+        rows.append(_row(known, source=source, revision=revision, verdict="alias") | said)
     for refusal in plan.refusals:
         known = listed.get(refusal.model_id, Listing(model_id=refusal.model_id))
         said = {"reason": refusal.reason, "message": refusal.message}
@@ -186,6 +188,7 @@ def _row(listing: Listing, *, source: str, revision: str | None, verdict: str) -
         "verdict": verdict,
         "reason": None,
         "message": None,
+        "alias_of": None,
         "created_at": listing.created_at,
         "last_modified": listing.last_modified,
         "downloads": listing.downloads,

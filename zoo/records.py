@@ -189,6 +189,8 @@ class Plan:
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Repository (``id@commit``) to the id of the planned model that stands for it."""
     left_out: tuple[str, ...] = ()
+    has_token: bool = False
+    """Whether the Hub was asked as somebody."""
 
     @property
     def fetch_bytes(self) -> int:
