@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,29 @@ def test_a_hub_that_is_down_is_not_a_repository_without_weights(tmp_path: Path) 
         with HubServer(faults=faults) as server:
             server.add_repo("org/m", folder)
             assert reasons(planned(server, "org/m")) == {"org/m": "hub_unavailable"}
+
+
+def test_one_repository_named_twice_is_no_alias_of_itself(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m")
+    with HubServer() as server:
+        commit = server.add_repo("org/m", folder)
+        plan = planned(server, "org/m", "org/m@main", f"org/m@{commit}")
+    assert len(plan.models) == 1
+    assert plan.aliases == {}
+
+
+def test_an_error_ends_the_waits_of_all_threads_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path / "m")
+    monkeypatch.setenv("HF_TOKEN", "hf_stale")
+    faults = FaultPlan(1, kinds=["503"], most=None, only=["org/m1"])
+    with HubServer(faults=faults) as server:
+        for number in range(4):
+            server.add_repo(f"org/m{number}", folder)
+        hub = quick(server)
+        hub.first_wait_seconds = 60.0
+        started = time.monotonic()
+        with pytest.raises(SourceError, match="token"):
+            make_plan(hub, parse_targets(["org/m1", "org/m0"]), describe=describe)
+        assert time.monotonic() - started < 20

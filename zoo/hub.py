@@ -7,10 +7,9 @@ import os
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 from huggingface_hub import constants, hf_hub_url
@@ -24,7 +23,7 @@ from huggingface_hub.utils import (
 )
 
 from zoo import __version__
-from zoo.errors import ModelError, TransientModelError
+from zoo.errors import ModelError, SourceError, TransientModelError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
 
 T = TypeVar("T")
@@ -34,7 +33,7 @@ ANSWER_BYTES = 256 * 1024 * 1024
 
 
 class Hub:
-    """How the Hub is asked: endpoint, patience, and what it was asked for so far.
+    """How the Hub is asked: at which endpoint, how patiently.
 
     ``report`` gets one line whenever a wait is long enough for a person to wonder. One object is
     shared by all threads, so that a rate limit met by one holds them all back.
@@ -54,8 +53,8 @@ class Hub:
         self.timeout_seconds, self.attempts = timeout_seconds, attempts
         self.first_wait_seconds, self.patience_seconds = first_wait_seconds, patience_seconds
         self.report = report
-        self.requests: Counter[str] = Counter()
         self.reached = False
+        self._stopped, self._why_stopped = threading.Event(), ""
         self._open_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
@@ -78,7 +77,6 @@ class Hub:
         failures, waited = 0, 0.0
         while True:
             waited += self._wait_for(bucket)
-            self.requests[bucket] += 1
             try:
                 result = request()
             except Exception as error:
@@ -90,7 +88,7 @@ class Hub:
                 failures += 1
                 if not isinstance(translated, TransientModelError) or failures >= self._tries(error):
                     raise translated from None
-                time.sleep(min(self.first_wait_seconds * 2 ** (failures - 1), 30.0))
+                self._wait(min(self.first_wait_seconds * 2 ** (failures - 1), 30.0))
             else:
                 self.reached = True
                 return result
@@ -110,9 +108,17 @@ class Hub:
 
     def _wait_for(self, bucket: str) -> float:
         seconds = max(0.0, self._open_at.get(bucket, 0.0) - time.monotonic())
-        if seconds:
-            time.sleep(seconds)
+        self._wait(seconds)
         return seconds
+
+    def _wait(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise SourceError(self._why_stopped)
+
+    def stop(self, why: str = "the search was stopped; run the same command again") -> None:
+        """End every wait of every thread: neither Ctrl-C nor an error lasts as long as a rate limit."""
+        self._why_stopped = why
+        self._stopped.set()
 
     def read(
         self,
@@ -128,8 +134,8 @@ class Hub:
 
         def request() -> T:
             headers = build_hf_headers(library_name="zoo", library_version=__version__)
-            headers["Accept-Encoding"] = "identity"
             if span:
+                headers["Accept-Encoding"] = "identity"
                 headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
             deadline = time.monotonic() + 12 * self.timeout_seconds
             with get_session().stream(
@@ -150,7 +156,9 @@ class Hub:
         url: str | None = f"{self.endpoint}/api/models"
         query: Mapping[str, Any] | None = params
         while url:
-            page, url = self.read(url, what="the listing", bucket="api", parse=_page, params=query)
+            page, following = self.read(url, what="the listing", bucket="api", parse=_page, params=query)
+            # The query of the next page is the server's; where it is asked, and with which token, is not.
+            url = f"{self.endpoint}/api/models?{urlsplit(following).query}" if following else None
             query = None
             yield page
 

@@ -116,9 +116,14 @@ def server_queries(query: HubQuery) -> list[dict[str, Any]]:
 
 
 def _bounds(low: int | None, high: int | None) -> str:
-    """The Hub's spelling of a count range, in whole thousands that include both ends."""
-    ends = [f"min:{low // 1000}K"] if low else []
-    ends += [f"max:{-(-high // 1000)}K"] if high is not None else []
+    """A range as the Hub's own pages write it, in whole millions or billions that include both ends."""
+
+    def whole(count: int, *, up: bool) -> str:
+        unit, letter = (10**9, "B") if count >= 10**9 else (10**6, "M")
+        return f"{-(-count // unit) if up else count // unit}{letter}"
+
+    ends = [f"min:{whole(low, up=False)}"] if low else []
+    ends += [f"max:{whole(high, up=True)}"] if high is not None else []
     return ",".join(ends) or "min:0"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,18 @@ def make_plan(
     aliases: dict[str, str] = {}
     refusals: list[Refusal] = []
     asked = 0
-    with ThreadPoolExecutor(WORKERS) as pool:
+
+    def look(target: Target) -> PlannedModel | Refusal:
+        try:
+            return examine(hub, target, describe=describe, params=params)
+        except SourceError as error:
+            hub.stop(str(error))
+            raise
+
+    with _asking(hub) as pool:
         while asked < len(targets) and (limit is None or len(planned) < limit):
             batch = targets[asked : asked + 2 * WORKERS]
-            for verdict in pool.map(lambda one: examine(hub, one, describe=describe, params=params), batch):
+            for verdict in pool.map(look, batch):
                 if limit is not None and len(planned) >= limit:
                     break
                 asked += 1
@@ -78,6 +87,18 @@ def make_plan(
         left_out=tuple(target.model_id for target in targets[asked:]),
         has_token=hub.has_token,
     )
+
+
+@contextmanager
+def _asking(hub: Hub) -> Iterator[ThreadPoolExecutor]:
+    """Threads that ask the Hub; Ctrl-C ends their waits."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            yield pool
+        except BaseException:
+            hub.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def serialised(describe: Describe) -> Describe:
@@ -111,11 +132,11 @@ def _file(
 ) -> None:
     if isinstance(verdict, Refusal):
         refusals.append(verdict)
-    elif verdict.identity in planned:
-        candidate = verdict.candidate
-        aliases[f"{candidate.model_id}@{candidate.revision}"] = planned[verdict.identity].candidate.model_id
-    else:
-        planned[verdict.identity] = verdict
+        return
+    candidate = verdict.candidate
+    measured = planned.setdefault(verdict.identity, verdict).candidate
+    if (candidate.model_id, candidate.revision) != (measured.model_id, measured.revision):
+        aliases[f"{candidate.model_id}@{candidate.revision}"] = measured.model_id
 
 
 def _with_aliases(model: PlannedModel, aliases: Mapping[str, str]) -> PlannedModel:
