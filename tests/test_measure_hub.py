@@ -1,0 +1,92 @@
+"""A model measured from the Hub is the model measured from its folder, or a failure with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from checkpoints_on_disk import save_checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.hub_faults import FaultPlan
+from tests.hub_server import HubServer
+from tests.test_listing import quick
+from zoo.architecture import describe_raw
+from zoo.filters import ParameterRange
+from zoo.measure import make_spec, measure
+from zoo.plan import make_plan, parse_targets
+from zoo.records import Candidate, Failure, Measurement
+from zoo.sources import demo_models, folder_candidate
+
+SPEC = make_spec(prompt_count=16)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("ZOO_WORK", str(tmp_path / "work"))
+    with HubServer() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def hub_candidate(server: HubServer, folder: Path, *, model_id: str = "org/m") -> Candidate:
+    server.add_repo(model_id, folder)
+    any_size = ParameterRange(low=0)
+    plan = make_plan(quick(server), parse_targets([model_id]), describe=describe_raw, params=any_size)
+    assert not plan.refusals
+    return plan.models[0].candidate
+
+
+def measured(candidate: Candidate) -> Measurement:
+    outcome = measure(candidate, spec=SPEC)
+    assert isinstance(outcome, Measurement), outcome
+    return outcome
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])
+def test_the_hub_and_the_folder_give_the_same_numbers(
+    server: HubServer, tmp_path: Path, model_type: str
+) -> None:
+    folder = save_checkpoint(tmp_path / "m", model_type=model_type)
+    candidate = hub_candidate(server, folder)
+    server.faults = FaultPlan(2, kinds=["truncated", "reset", "wrong_bytes", "503"], where=["cdn", "resolve"])
+    remote, local = measured(candidate), measured(folder_candidate(folder, model_id="org/m"))
+    assert server.faults.committed
+    assert remote.sink_strength == local.sink_strength
+    for one, other in zip(remote.strength.heads, local.strength.heads, strict=True):
+        np.testing.assert_array_equal(one.prompt_log_odds, other.prompt_log_odds)
+    assert remote.candidate == candidate
+    assert remote.run.bytes_fetched == sum(file.size for file in candidate.files)
+    assert "fetch" in remote.run.wall_seconds
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_corrupt_weights_are_a_transient_failure_and_no_number(server: HubServer, tmp_path: Path) -> None:
+    candidate = hub_candidate(server, save_checkpoint(tmp_path / "m"))
+    server.faults = FaultPlan(1, kinds=["wrong_bytes"], where=["cdn"], most=None)
+    outcome = measure(candidate, spec=SPEC)
+    assert isinstance(outcome, Failure)
+    assert (outcome.stage, outcome.reason, outcome.transient) == ("fetch", "corrupt_download", True)
+    assert not list((tmp_path / "work").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_real_models_measure_the_same_through_the_hub(
+    server: HubServer, tmp_path: Path, number: int
+) -> None:
+    gguf = demo_models().candidates[number]
+    path = Path(gguf.location)
+    loaded = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    config = loaded.config
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(loaded.state_dict())
+    model.save_pretrained(tmp_path / "m", max_shard_size="200MB")
+    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(tmp_path / "m")
+    del loaded, model
+    remote = measured(hub_candidate(server, tmp_path / "m", model_id=gguf.model_id))
+    assert remote.sink_strength == pytest.approx(measured(gguf).sink_strength, abs=1e-4)
