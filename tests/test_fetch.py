@@ -49,14 +49,16 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def outcome(folder: Path, work: Path, faults: FaultPlan) -> str:
+def outcome(folder: Path, work: Path, faults: FaultPlan, *, attempts: int = 6) -> str:
     """``whole`` or the reason; anything else, a partial folder above all, fails the test."""
     result = "whole"
     with HubServer(faults=faults, stall_seconds=3) as server:
         server.add_repo("org/m", folder)
         try:
             candidate = candidate_of(server)
-            with fetch(candidate, hub=quick(server, patience_seconds=20.0), work=work) as found:
+            with fetch(
+                candidate, hub=quick(server, patience_seconds=20.0, attempts=attempts), work=work
+            ) as found:
                 assert contents(found) == contents(folder)
         except ModelError as error:
             result = error.reason
@@ -64,11 +66,14 @@ def outcome(folder: Path, work: Path, faults: FaultPlan) -> str:
     return result
 
 
-def outcomes(folder: Path, tmp_path: Path, plans: list[FaultPlan]) -> Iterator[tuple[FaultPlan, str]]:
+def outcomes(
+    folder: Path, tmp_path: Path, plans: list[FaultPlan], *, attempts: int = 6
+) -> Iterator[tuple[FaultPlan, str]]:
     """Many downloads at once: most of their time is spent in the client's own waits."""
     with ThreadPoolExecutor(16) as pool:
         results = pool.map(
-            lambda item: outcome(folder, tmp_path / str(item[0]), item[1]), list(enumerate(plans))
+            lambda item: outcome(folder, tmp_path / str(item[0]), item[1], attempts=attempts),
+            list(enumerate(plans)),
         )
         yield from zip(plans, results, strict=True)
 
@@ -115,13 +120,12 @@ def test_faults_that_stay_end_in_a_reason(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 def test_faults_that_stay_end_in_a_reason_over_many_seeds(folder: Path, tmp_path: Path) -> None:
     plans = [
-        FaultPlan(seed, kinds=[kind], where=[where], most=None, rate=rate)
+        FaultPlan(seed, kinds=[kind], where=[where], most=None, rate=0.7 + 0.3 * (seed % 2))
         for seed in range(6)
         for kind in FAULT_KINDS
         for where in ("tree", "resolve", "cdn")
-        for rate in (0.7, 1.0)
     ]
-    results = Counter(result for _, result in outcomes(folder, tmp_path, plans))
+    results = Counter(result for _, result in outcomes(folder, tmp_path, plans, attempts=2))
     assert set(results) <= PASSING | {"whole"}
 
 

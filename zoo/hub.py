@@ -169,7 +169,7 @@ class Hub:
 
         def parse(answer: httpx2.Response, body: bytes) -> dict[str, Any]:
             info = as_json(answer, body)
-            if not isinstance(info, dict) or not isinstance(info.get("siblings"), list):
+            if not isinstance(info, dict) or not isinstance(info.get("id"), str):
                 raise BadAnswerError("no model info")
             if not is_commit(info.get("sha")) or (is_commit(revision) and info["sha"] != revision):
                 raise BadAnswerError("another commit than the one asked for")
@@ -249,6 +249,8 @@ def as_json(answer: httpx2.Response, body: bytes) -> Any:
 
 def _page(answer: httpx2.Response, body: bytes) -> tuple[list[dict[str, Any]], str | None]:
     page = as_json(answer, body)
-    if not isinstance(page, list) or not all(isinstance(item, dict) and "id" in item for item in page):
+    if not isinstance(page, list) or not all(
+        isinstance(item, dict) and isinstance(item.get("id"), str) for item in page
+    ):
         raise BadAnswerError("no list of models")
     return page, answer.links.get("next", {}).get("url")

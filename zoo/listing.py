@@ -134,7 +134,7 @@ def listing_from(item: Mapping[str, Any]) -> Listing:
     relation, base = _base_model(tags)
     safetensors = _typed(item, "safetensors", dict) or {}
     return Listing(
-        model_id=str(item["id"]),
+        model_id=item["id"],
         revision=_typed(item, "sha", str),
         created_at=_typed(item, "createdAt", str),
         last_modified=_typed(item, "lastModified", str),
@@ -187,7 +187,7 @@ def nothing_matched(hub: Hub, query: HubQuery) -> SourceError:
     nearby: dict[str, Listing] = {}
     for request in {str(one): one for each in wider for one in server_queries(each)}.values():
         page = next(iter(hub.pages(request | {"limit": CLOSE_CALLS, "sort": "downloads"})), [])
-        nearby |= {str(item["id"]): listing_from(item) for item in page}
+        nearby |= {item["id"]: listing_from(item) for item in page}
     names = closest([(one.model_id, one.parameters) for one in nearby.values()], query.filter)
     hint = f"closest: {', '.join(names)}" if names else "the Hub lists nothing close to it"
     return SourceError(

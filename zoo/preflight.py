@@ -160,8 +160,9 @@ def repo_files(info: Mapping[str, Any]) -> dict[str, RepoFile]:
         for item in info["siblings"]:
             lfs = item.get("lfs") or {}
             path, size = str(item["rfilename"]), int(lfs.get("size", item["size"]))
-            files[path] = RepoFile(path=path, size=size, blob_id=item["blobId"], sha256=lfs.get("sha256"))
-    except (KeyError, TypeError, ValueError):
+            digest = lfs.get("sha256")
+            files[path] = RepoFile(path=path, size=size, blob_id=str(item["blobId"]), sha256=digest)
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise refused(
             "incomplete_repo", "the Hub does not state sizes and digests of all its files"
         ) from None
