@@ -16,15 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub_client import candidate_of, quick
 from tests.hub_faults import FAULT_KINDS, FaultPlan
 from tests.hub_models import write_model
 from tests.hub_server import HubServer
-from tests.test_listing import quick
-from tests.test_plan import ANY_SIZE, describe
 from zoo.errors import ModelError, TransientModelError
 from zoo.fetch import OWNER_NAME, fetch, remove_abandoned, write_owner
-from zoo.hub_errors import translate
-from zoo.plan import make_plan, parse_targets
 from zoo.records import Candidate, RepoFile
 
 PASSING = {"hub_unavailable", "rate_limited", "network", "corrupt_download"}
@@ -34,13 +31,6 @@ PASSING = {"hub_unavailable", "rate_limited", "network", "corrupt_download"}
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("fetch") / "m", shards=2)
-
-
-def candidate_of(server: HubServer, model_id: str = "org/m") -> Candidate:
-    plan = make_plan(quick(server), parse_targets([model_id]), describe=describe, params=ANY_SIZE)
-    if plan.refusals:
-        raise ModelError(plan.refusals[0].message, stage="plan", reason=plan.refusals[0].reason)
-    return plan.models[0].candidate
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -221,11 +211,29 @@ def test_downloads_that_run_side_by_side_share_the_disk(tmp_path: Path) -> None:
         assert not server.log
 
 
-def test_a_disk_that_fills_up_midway_is_no_fault_of_the_network() -> None:
-    error = translate(OSError(errno.ENOSPC, "No space left on device"), what="org/m", stage="fetch")
-    assert isinstance(error, ModelError)
-    assert not isinstance(error, TransientModelError)
-    assert error.reason == "disk_full"
+def test_a_disk_that_fills_up_midway_is_said_at_once_and_is_no_fault_of_the_model() -> None:
+    asked = []
+
+    def fill_up() -> None:
+        asked.append(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with HubServer() as server, pytest.raises(TransientModelError, match="ZOO_WORK") as caught:
+        quick(server).ask("org/m", fill_up, bucket="resolvers")
+    assert caught.value.reason == "disk_full"
+    assert len(asked) == 1
+
+
+def test_a_work_folder_that_cannot_be_made_is_named_with_the_remedy(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with HubServer() as server:
+        server.add_repo("org/m", folder)
+        candidate = candidate_of(server)
+        with (
+            pytest.raises(TransientModelError, match="set ZOO_WORK"),
+            fetch(candidate, hub=quick(server), work=tmp_path / "file" / "work"),
+        ):
+            pass
 
 
 DYING = """

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
+import httpx2
 import pytest
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import (
@@ -122,3 +126,35 @@ def test_the_limit_of_a_window_is_kept_and_announced(tmp_path: Path) -> None:
         with pytest.raises(HfHubHTTPError, match="429") as caught:
             api.model_info("org/m")
         assert caught.value.response.headers["RateLimit"].startswith('"api";r=0;t=')
+
+
+def test_any_range_is_the_slice_of_the_file_and_a_stale_address_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    content = Random(1).randbytes(3_000_000)
+    (folder / "w.safetensors").write_bytes(content)
+    with HubServer() as hub, httpx2.Client() as client:
+        commit = hub.add_repo("org/m", folder)
+        url = hub.signed("org/m", commit, "w.safetensors")
+        for seed in range(40):
+            start, stop = sorted(Random(seed).sample(range(len(content)), 2))
+            answer = client.get(url, headers={"Range": f"bytes={start}-{stop - 1}"})
+            assert answer.status_code == 206
+            assert answer.content == content[start:stop]
+        assert client.get(url, headers={"Range": f"bytes={len(content)}-"}).status_code == 416
+        assert client.get(hub.signed("org/m", commit, "w.safetensors", seconds=-1)).status_code == 403
+        assert client.get(url.replace("org/m", "org/n")).status_code == 403
+
+
+def test_all_connections_share_one_bandwidth(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "w.safetensors").write_bytes(bytes(8_000_000))
+    with HubServer(bytes_per_second=10_000_000) as hub, httpx2.Client() as client:
+        url = hub.signed("org/m", hub.add_repo("org/m", folder), "w.safetensors")
+        started = time.monotonic()
+        with ThreadPoolExecutor(4) as pool:
+            ranges = [f"bytes={part * 2_000_000}-{part * 2_000_000 + 1_999_999}" for part in range(4)]
+            list(pool.map(lambda one: client.get(url, headers={"Range": one}), ranges))
+        assert 0.75 < time.monotonic() - started < 5
+        assert hub.sent_bytes["cdn"] == 8_000_000

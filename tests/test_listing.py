@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub_client import quick
 from tests.hub_faults import FaultPlan
 from tests.hub_models import write_model
 from tests.hub_server import HubServer
@@ -18,10 +19,6 @@ from zoo.listing import HubQuery, list_models
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return write_model(tmp_path / "model")
-
-
-def quick(server: HubServer, **options: object) -> Hub:
-    return Hub(endpoint=server.url, first_wait_seconds=0.01, timeout_seconds=1.0, **options)  # type: ignore[arg-type]
 
 
 def counted(total: int) -> dict[str, object]:

@@ -11,13 +11,10 @@ import torch
 from checkpoints_on_disk import save_checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.hub_client import candidate_of
 from tests.hub_faults import FaultPlan
 from tests.hub_server import HubServer
-from tests.test_listing import quick
-from zoo.architecture import describe_raw
-from zoo.filters import ParameterRange
 from zoo.measure import make_spec, measure
-from zoo.plan import make_plan, parse_targets
 from zoo.records import Candidate, Failure, Measurement
 from zoo.sources import demo_models, folder_candidate
 
@@ -34,10 +31,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def hub_candidate(server: HubServer, folder: Path, *, model_id: str = "org/m") -> Candidate:
     server.add_repo(model_id, folder)
-    any_size = ParameterRange(low=0)
-    plan = make_plan(quick(server), parse_targets([model_id]), describe=describe_raw, params=any_size)
-    assert not plan.refusals
-    return plan.models[0].candidate
+    return candidate_of(server, model_id)
 
 
 def measured(candidate: Candidate) -> Measurement:

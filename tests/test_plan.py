@@ -11,33 +11,17 @@ from typing import Any
 
 import pytest
 
+from tests.hub_client import ANY_SIZE, planned, quick
 from tests.hub_faults import FaultPlan
 from tests.hub_models import LLAMA, TOKENIZER, llama_shapes, write_model
 from tests.hub_server import HubServer
-from tests.test_listing import quick
-from zoo import architecture
+from zoo.architecture import describe_raw
 from zoo.errors import SourceError
 from zoo.filters import ParameterRange, parse_filter
 from zoo.listing import HubQuery
 from zoo.plan import make_plan, parse_targets, refusals_by_reason, scan_rows, search
 from zoo.preflight import Target
-from zoo.records import Architecture, Plan
-
-ANY_SIZE = ParameterRange(low=0)
-
-
-def describe(config: Mapping[str, Any]) -> Architecture:
-    return architecture.describe(architecture.build_on_meta(architecture.parse_config(config)))
-
-
-def planned(server: HubServer, *ids: str, **options: Any) -> Plan:
-    return make_plan(
-        quick(server),
-        parse_targets(ids),
-        describe=describe,
-        params=options.pop("params", ANY_SIZE),
-        **options,
-    )
+from zoo.records import Plan
 
 
 def reasons(plan: Plan) -> dict[str, str]:
@@ -49,7 +33,7 @@ def test_a_candidate_is_pinned_counted_and_costed(tmp_path: Path, shards: int) -
     folder = write_model(tmp_path / "m", shards=shards)
     with HubServer() as server:
         commit = server.add_repo("org/m-7B", folder, license="mit")
-        plan = planned(server, "org/m-7B")
+        plan = planned(server, ["org/m-7B"])
         before = server.sent_bytes["cdn"]
     (model,) = plan.models
     shapes = llama_shapes(LLAMA)
@@ -70,7 +54,7 @@ def test_tied_embeddings_that_are_stored_twice_count_once(tmp_path: Path) -> Non
     with HubServer() as server:
         server.add_repo("org/tied", tied)
         server.add_repo("org/loose", loose)
-        one, other = planned(server, "org/tied", "org/loose").models
+        one, other = planned(server, ["org/tied", "org/loose"]).models
     assert other.parameters - one.parameters == LLAMA["vocab_size"] * LLAMA["hidden_size"]
     assert one.parameters == one.architecture.parameters
 
@@ -134,7 +118,7 @@ def packed() -> bytes:
 def test_every_refusal_has_its_reason_and_a_sentence(tmp_path: Path) -> None:
     with HubServer() as server:
         expected = refused_repos(server, tmp_path)
-        plan = planned(server, *expected)
+        plan = planned(server, [*expected])
     assert reasons(plan) == expected
     assert not plan.models
     for refusal in plan.refusals:
@@ -156,7 +140,7 @@ def test_a_listing_refuses_without_a_request_what_it_can(tmp_path: Path) -> None
         server.add_repo("org/gated-7B", folder, gated="auto", downloads=6)
         server.add_repo("org/good-7B", folder, downloads=5)
         query = HubQuery(filter=parse_filter("7B"), params=ParameterRange())
-        plan = search(quick(server), query, describe=describe)
+        plan = search(quick(server), query, describe=describe_raw)
         assert server.requests["info"] == 1
     assert [one.reason for one in plan.refusals] == [
         "quantized",
@@ -175,9 +159,9 @@ def test_a_token_opens_a_gate_and_is_sent_to_no_other_host(
     monkeypatch.setenv("HF_TOKEN", "hf_canary_in")
     with HubServer(tokens=["hf_canary_in", "hf_canary_out"]) as server:
         server.add_repo("org/gated", folder, gated="manual", access=["hf_canary_in"])
-        assert len(planned(server, "org/gated").models) == 1
+        assert len(planned(server, ["org/gated"]).models) == 1
         monkeypatch.setenv("HF_TOKEN", "hf_canary_out")
-        plan = planned(server, "org/gated")
+        plan = planned(server, ["org/gated"])
         assert reasons(plan) == {"org/gated": "gated"}
         assert "not been granted" in plan.refusals[0].message
         assert server.requests["cdn"]
@@ -195,7 +179,7 @@ def test_the_same_weights_are_measured_once_and_another_tokenizer_is_another_mod
             [("bent", bent), ("chat", chat), ("retold", retold), ("copy", copy), ("first", folder)]
         ):
             server.add_repo(f"org/{name}", one, downloads=downloads)
-        plan = planned(server, "org/first", "org/copy", "org/retold", "org/chat", "org/bent")
+        plan = planned(server, ["org/first", "org/copy", "org/retold", "org/chat", "org/bent"])
         alias = f"org/copy@{server.repos['org/copy'].head}"
     assert [model.candidate.model_id for model in plan.models] == [
         f"org/{name}" for name in ("first", "retold", "chat", "bent")
@@ -210,9 +194,9 @@ def test_what_was_listed_stays_pinned_when_the_repository_moves_on(tmp_path: Pat
         first = server.add_repo("org/m-7B", old)
         target = Target(model_id="org/m-7B", revision=first)
         second = server.update_repo("org/m-7B", new)
-        (pinned,) = make_plan(quick(server), [target], describe=describe, params=ANY_SIZE).models
-        (latest,) = planned(server, "org/m-7B").models
-        (named,) = planned(server, f"org/m-7B@{first}").models
+        (pinned,) = make_plan(quick(server), [target], describe=describe_raw, params=ANY_SIZE).models
+        (latest,) = planned(server, ["org/m-7B"]).models
+        (named,) = planned(server, [f"org/m-7B@{first}"]).models
     assert (pinned.candidate.revision, latest.candidate.revision) == (first, second)
     assert named == pinned
     assert len(latest.candidate.files) > len(pinned.candidate.files)
@@ -224,7 +208,7 @@ def test_a_limit_counts_models_to_measure_and_leaves_the_rest_unasked(tmp_path: 
             content = {"leave_out": ("tokenizer.json",)} if number == 1 else {}
             folder = write_model(tmp_path / str(number), seed=number, **content)
             server.add_repo(f"org/m{number:02}", folder, downloads=100 - number)
-        plan = search(quick(server), HubQuery(params=ParameterRange(low=1)), describe=describe, limit=3)
+        plan = search(quick(server), HubQuery(params=ParameterRange(low=1)), describe=describe_raw, limit=3)
         assert server.requests["info"] <= 16
     assert [model.candidate.model_id for model in plan.models] == ["org/m00", "org/m02", "org/m03"]
     assert reasons(plan) == {"org/m01": "incomplete_repo"}
@@ -239,7 +223,7 @@ def test_sizes_come_from_the_tensors_and_not_from_the_hub(tmp_path: Path) -> Non
     claim = {"parameters": {"BF16": 7_000_000_000}, "total": 7_000_000_000}
     with HubServer() as server:
         server.add_repo("org/m", folder, safetensors=claim)
-        plan = search(quick(server), HubQuery(filter=parse_filter("7B")), describe=describe)
+        plan = search(quick(server), HubQuery(filter=parse_filter("7B")), describe=describe_raw)
     assert reasons(plan) == {"org/m": "too_small"}
 
 
@@ -265,14 +249,14 @@ def test_a_hub_that_is_down_is_not_a_repository_without_weights(tmp_path: Path) 
         faults = FaultPlan(1, kinds=["503"], where=[where], most=None)
         with HubServer(faults=faults) as server:
             server.add_repo("org/m", folder)
-            assert reasons(planned(server, "org/m")) == {"org/m": "hub_unavailable"}
+            assert reasons(planned(server, ["org/m"])) == {"org/m": "hub_unavailable"}
 
 
 def test_one_repository_named_twice_is_no_alias_of_itself(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m")
     with HubServer() as server:
         commit = server.add_repo("org/m", folder)
-        plan = planned(server, "org/m", "org/m@main", f"org/m@{commit}")
+        plan = planned(server, ["org/m", "org/m@main", f"org/m@{commit}"])
     assert len(plan.models) == 1
     assert plan.aliases == {}
 
@@ -290,5 +274,5 @@ def test_an_error_ends_the_waits_of_all_threads_at_once(
         hub.first_wait_seconds = 60.0
         started = time.monotonic()
         with pytest.raises(SourceError, match="token"):
-            make_plan(hub, parse_targets(["org/m1", "org/m0"]), describe=describe)
+            make_plan(hub, parse_targets(["org/m1", "org/m0"]), describe=describe_raw)
         assert time.monotonic() - started < 20

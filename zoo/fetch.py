@@ -22,7 +22,7 @@ from huggingface_hub.utils import disable_progress_bars
 from zoo import __version__
 from zoo.errors import ModelError, SourceError, TransientModelError
 from zoo.hub import Hub
-from zoo.hub_errors import BadAnswerError
+from zoo.hub_errors import BadAnswerError, translate
 from zoo.records import Candidate, RepoFile
 
 OWNER_NAME = "owner.json"
@@ -45,42 +45,50 @@ def fetch(candidate: Candidate, *, hub: Hub, work: Path | None = None) -> Iterat
     It is gone afterwards, whatever happened; what a killed process left is removed by the next fetch.
 
     Raises:
-        ModelError: stage ``fetch``; ``disk_full`` before or during the download, or a reason of the Hub.
-        TransientModelError: ``hub_unavailable``, ``rate_limited``, ``network`` or ``corrupt_download``.
+        ModelError: stage ``fetch``, a reason of the Hub.
+        TransientModelError: ``disk_full`` before or during the download, ``work_folder`` that cannot be
+            written, ``hub_unavailable``, ``rate_limited``, ``network`` or ``corrupt_download``.
     """
     root = work or work_folder()
-    root.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(root)
-    task = Path(tempfile.mkdtemp(prefix=f"{candidate.stem}-", dir=root))
     try:
-        write_owner(task, reserved_bytes=sum(file.size for file in candidate.files))
-        check_space(root, candidate)
-        yield _download(candidate, task / MODEL_NAME, hub=hub)
+        root.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(root)
+        task = Path(tempfile.mkdtemp(prefix=f"{candidate.stem}-", dir=root))
+    except OSError as error:
+        text = f"{root} cannot be written ({error.strerror}); set ZOO_WORK to a folder with space for models"
+        raise TransientModelError(text, stage="fetch", reason="work_folder") from None
+    try:
+        yield _fill(task, candidate, hub=hub)
     finally:
         shutil.rmtree(task, ignore_errors=True)
+
+
+def _fill(task: Path, candidate: Candidate, *, hub: Hub) -> Path:
+    """The candidate's files in the task's folder."""
+    try:
+        write_owner(task, reserved_bytes=sum(file.size for file in candidate.files))
+        check_space(task.parent, candidate)
+        return _download(candidate, task / MODEL_NAME, hub=hub)
+    except ModelError as error:
+        raise type(error)(str(error), stage="fetch", reason=error.reason) from None
+    except SourceError as error:
+        raise TransientModelError(str(error), stage="fetch", reason="hub_refused") from None
+    except OSError as error:
+        raise translate(error, what=candidate.model_id, stage="fetch") from None
 
 
 def _download(candidate: Candidate, folder: Path, *, hub: Hub) -> Path:
     """Download, compare with the digests, and fetch once more what differs."""
     if not candidate.files:
         raise ValueError(f"{candidate.model_id} has no list of files; plan it first")
-    try:
-        for _ in range(2):
-            hub.ask(
-                candidate.model_id,
-                lambda: _snapshot(candidate, folder, hub=hub),
-                bucket="resolvers",
-            )
-            wrong = [file for file in candidate.files if not is_intact(folder / file.path, file)]
-            if not wrong:
-                shutil.rmtree(folder / ".cache", ignore_errors=True)
-                return folder
-            for file in wrong:
-                (folder / file.path).unlink(missing_ok=True)
-    except ModelError as error:
-        raise type(error)(str(error), stage="fetch", reason=error.reason) from None
-    except SourceError as error:
-        raise TransientModelError(str(error), stage="fetch", reason="hub_refused") from None
+    for _ in range(2):
+        hub.ask(candidate.model_id, lambda: _snapshot(candidate, folder, hub=hub), bucket="resolvers")
+        wrong = [file for file in candidate.files if not is_intact(folder / file.path, file)]
+        if not wrong:
+            shutil.rmtree(folder / ".cache", ignore_errors=True)
+            return folder
+        for file in wrong:
+            (folder / file.path).unlink(missing_ok=True)
     names = ", ".join(file.path for file in wrong[:3])
     text = (
         f"{names} of {candidate.model_id} arrived with other bytes than the Hub lists, twice; try again later"
@@ -128,7 +136,7 @@ def is_intact(path: Path, file: RepoFile) -> bool:
 
 
 def check_space(root: Path, candidate: Candidate) -> None:
-    """Raise ``ModelError`` (``disk_full``) unless the candidate fits beside what others have reserved."""
+    """Raise ``TransientModelError`` (``disk_full``) unless it fits beside what others reserved."""
     promised = sum(
         max(0, owner.get("reserved_bytes", 0) - folder_bytes(task)) for task, owner in owners(root) if owner
     )
@@ -139,7 +147,7 @@ def check_space(root: Path, candidate: Candidate) -> None:
             f"{candidate.model_id} needs {need / 1e9:.1f} GB in {root}, which has {free / 1e9:.1f} GB left "
             "for this and other running downloads; free some space or choose another folder with ZOO_WORK"
         )
-        raise ModelError(text, stage="fetch", reason="disk_full")
+        raise TransientModelError(text, stage="fetch", reason="disk_full")
 
 
 def folder_bytes(folder: Path) -> int:

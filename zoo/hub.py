@@ -23,7 +23,7 @@ from huggingface_hub.utils import (
 )
 
 from zoo import __version__
-from zoo.errors import ModelError, SourceError, TransientModelError
+from zoo.errors import ModelError, SourceError, TransientModelError, ZooError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Hub:
                     continue
                 translated = translate(error, what=what)
                 failures += 1
-                if not isinstance(translated, TransientModelError) or failures >= self._tries(error):
+                if not may_help(translated) or failures >= self._tries(error):
                     raise translated from None
                 self._wait(min(self.first_wait_seconds * 2 ** (failures - 1), 30.0))
             else:
@@ -212,6 +212,11 @@ def checked_id(repo_id: str) -> str:
         message = f"'{repo_id}' is no repository id; write it as organisation/name"
         raise ModelError(message, stage="plan", reason="not_found") from None
     return repo_id
+
+
+def may_help(error: ZooError) -> bool:
+    """Whether asking again a little later may end better."""
+    return isinstance(error, TransientModelError) and error.reason != "disk_full"
 
 
 def is_commit(revision: object) -> bool:

@@ -66,10 +66,10 @@ def translate(error: BaseException, *, what: str, stage: str = "plan") -> ZooErr
     if isinstance(root, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
         return SourceError(f"HF_ENDPOINT is no web address; correct or unset it, or {LOCAL_REMEDY}")
     if isinstance(root, OSError) and root.errno in (errno.ENOSPC, errno.EDQUOT):
-        message = (
-            f"the disk filled up while {what} was fetched; free some space or choose another --work folder"
+        text = (
+            f"the disk filled up while {what} was fetched; free some space or set ZOO_WORK to another folder"
         )
-        return ModelError(message, stage=stage, reason="disk_full")
+        return TransientModelError(text, stage=stage, reason="disk_full")
     if isinstance(root, HfHubHTTPError):
         return _from_status(root, what=what, stage=stage)
     if isinstance(root, BadAnswerError | FileMetadataError):
