@@ -1,6 +1,7 @@
 """One model from start to end, in process; and every way a model can be unfit."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -61,8 +62,20 @@ def test_the_result_says_how_it_came_about(tmp_path: Path) -> None:
     assert set(result.run.wall_seconds) == {"load", "render", "probe", "summarise"}
     assert result.run.peak_memory_bytes > 10**7
     assert result.run.versions["torch"] == torch.__version__
-    assert result.sink_token == result.prompts.prefix_tokens_text[result.strength.sink_position]
     assert [layer.heads for layer in result.architecture.attention_layers] == [4, 4, 4]
+
+
+def test_a_sink_token_is_named_only_where_all_prompts_have_the_same(tmp_path: Path) -> None:
+    result = measured(candidate(save_checkpoint(tmp_path / "model")))
+    shared = result.prompts.shared_prefix_tokens
+    assert 0 < shared < 8
+
+    def token_at(position: int) -> str | None:
+        strength = replace(result.strength, sink_position=position)
+        return replace(result, strength=strength).sink_token
+
+    assert token_at(0) == "<s>"
+    assert token_at(shared) is None
 
 
 def test_the_python_api_takes_a_path_and_returns_a_measurement(tmp_path: Path) -> None:

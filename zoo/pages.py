@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from catalog.query import QueryResult
 
 PAGE_WIDTH = 100
+VARYING = "(varies)"
+"""Stands for the token at a position past the prefix that all prompts share."""
 _LAYERS_PER_LINE = 10
 
 
@@ -37,7 +39,7 @@ def ranking_text(table: QueryResult, *, format: Format) -> str:
             _nats(row["sink_strength"]),
             f"{_nats(row['low'])} to {_nats(row['high'])}",
             _percent(row["sign_stability"]),
-            f"{row['sink_position']} {row['sink_token']}",
+            f"{row['sink_position']} {row['sink_token'] or VARYING}",
             row["qk_norm"],
             count_text(row["parameters"]),
             row["prompt_format"],
@@ -105,7 +107,9 @@ def _robustness_text(row: dict[str, Any], sweep: QueryResult) -> str:
 
 
 def _sink_text(row: dict[str, Any]) -> str:
-    sink = f"position {row['sink_position']}, token {row['sink_token']}, mass {row['sink_mass']:.2f}"
+    sink = (
+        f"position {row['sink_position']}, token {row['sink_token'] or VARYING}, mass {row['sink_mass']:.2f}"
+    )
     if row["runner_up_mass"] is None:
         return sink
     return f"{sink}; next is position {row['runner_up_position']}, mass {row['runner_up_mass']:.2f}"

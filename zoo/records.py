@@ -323,9 +323,12 @@ class Measurement:
         return self.strength.sink_strength
 
     @property
-    def sink_token(self) -> str:
-        """The token at the sink position of the first prompt."""
-        return self.prompts.prefix_tokens_text[self.strength.sink_position]
+    def sink_token(self) -> str | None:
+        """The token at the sink position; ``None`` where it differs between prompts."""
+        position = self.strength.sink_position
+        if position >= self.prompts.shared_prefix_tokens:
+            return None
+        return self.prompts.prefix_tokens_text[position]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
