@@ -56,7 +56,7 @@ class RunOptions:
     device: str = "auto"
     dtype: str = "auto"
     load: Literal["auto", "stream", "whole"] = "auto"
-    tokens_per_batch: int = 2048
+    tokens_per_batch: int = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,12 +86,12 @@ def attention_output(logits_BHQJ: Tensor, value_BGJD: Tensor, *, sink_logit: Ten
     """Weighted values [B, Q, H, D], the weights rounded to the values' dtype as eager attention does."""
     batch, heads, queries, keys = logits_BHQJ.shape
     kv_heads = value_BGJD.shape[1]
-    log_total = logits_BHQJ.logsumexp(-1, keepdim=True)
     if sink_logit is not None:
-        log_total = torch.logaddexp(log_total, sink_logit.float())
+        sinks_BHQ1 = sink_logit.float().expand(batch, heads, queries, 1)
+        logits_BHQJ = torch.cat([logits_BHQJ, sinks_BHQ1], dim=-1)
+    weights_BHQJ = logits_BHQJ.softmax(-1)[..., :keys]
     # A padded query may see no key at all; its weights are 0, so that no NaN reaches a real query.
-    log_total = log_total.clamp_min(torch.finfo(torch.float32).min)
-    weights = (logits_BHQJ - log_total).exp_().to(value_BGJD.dtype)
+    weights = weights_BHQJ.nan_to_num(0.0).to(value_BGJD.dtype)
     grouped = weights.reshape(batch, kv_heads, heads // kv_heads * queries, keys)
     output = torch.matmul(grouped, value_BGJD).reshape(batch, heads, queries, -1)
     return output.transpose(1, 2).contiguous()
