@@ -47,7 +47,12 @@ _FIELDS: dict[str, Any] = {
     "qk_rope_head_dim": 8,
     "qk_nope_head_dim": 8,
     "v_head_dim": 12,
-    "sliding_window": 12,
+    **dict.fromkeys(("sliding_window", "sliding_window_size", "attention_window_size"), 12),
+    **dict.fromkeys(("swa_num_attention_heads", "swa_num_key_value_heads"), 4),
+    "swa_head_dim": 8,
+    "d_rel": 4,
+    "rel_extent": 32,
+    "unpadded_vocab_size": 640,
     "rotary_dim": 4,
     "index_head_dim": 8,
     "index_n_heads": 2,
@@ -76,17 +81,21 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         },
     },
     "cpmant": {"dim_head": 8, "prompt_length": 4, "prompt_types": 4},
-    "dbrx": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    "big_bird": {"attention_type": "original_full"},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0}},
     "deepseek_v4": {"head_dim": 16, "layer_types": ["sliding_attention"] * 4},
     "dory": {"n_input_layers": 1, "n_output_layers": 1, "n_recurrent_layers": 2},
     "dots1": {"n_shared_experts": 1},
-    "dots3_note_text": {
+    "dots3_note_text": {  # its sliding layers have other head counts
         **_FOUR_KV_HEADS,
         **{f"swa_{name}": 16 for name in ("q_lora_rank", "kv_lora_rank", "head_dim", "v_head_dim")},
         "swa_qk_nope_head_dim": 8,
         "head_dim": 16,
+        "swa_num_attention_heads": 8,
+        "swa_num_key_value_heads": 8,
     },
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
+    "gemma3_text": {"query_pre_attn_scalar": 8},
     "gemma3n_text": _ENTITY_TEXT,
     "gemma4_text": _ENTITY_TEXT,
     "gemma4_unified_text": _ENTITY_TEXT,
@@ -110,9 +119,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"num_heads": 8},
     "minicpm3": {"scale_emb": 1},
-    "moss_transcribe_diarize": {},
+    "modernbert-decoder": {"local_attention": 24},
+    "nemotron": {"initializer_range": 0.15},
     "nemotron_h": {"layers_block_type": ["mamba", "attention", "moe", "attention"]},
-    "phi4_multimodal": {},
     "qwen4_exp_text": {
         "layer_types": ["linear_attention", "indexed_attention"] * 2,
         "output_gate_type": "sigmoid",
@@ -122,8 +131,11 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "indexer_budget": 8,
         "indexer_compress_ratio": 2,
     },
+    "qwen3_next": {"initializer_range": 0.2},
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "reformer": {"attn_layers": ["local", "lsh"], "num_buckets": 4, "axial_pos_embds": False},
+    "rembert": {"initializer_range": 0.1},
+    "xlm": {"causal": True, "init_std": 0.3, "embed_init_std": 0.3},
     "xmod": {"default_language": "en_XX"},
     "zamba": {
         "layers_block_type": ["linear_attention", "hybrid"] * 2,
@@ -135,6 +147,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "attention_head_dim": 16,
         "adapter_rank": 4,
+        "initializer_range": 0.2,
         "chunk_size": 16,
     },
     "zaya": {"num_experts_per_tok": 1},
@@ -154,12 +167,14 @@ def _config(config_class: type[PreTrainedConfig], overrides: dict[str, Any]) -> 
         values["num_key_value_heads"] = values["num_attention_heads"]
     if "is_decoder" in declared:
         values["is_decoder"] = True
-    special = [name for name in declared if name.endswith(("token_id", "token_index")) and name not in _FIELDS]
+    special = [
+        name for name in declared if name.endswith(("token_id", "token_index")) and name not in _FIELDS
+    ]
     values |= {name: LARGEST_TEXT_TOKEN + 1 + i for i, name in enumerate(sorted(special))}
     sub_configs = _sub_config_classes(config_class)
     for name, sub_class in sub_configs.items():
         wanted = OVERRIDES.get(sub_class.model_type, {}) | overrides.get(name, {})
-        values[name] = _config(sub_class, wanted).to_dict()
+        values[name] = (_config(sub_class, wanted).to_dict() if sub_class.model_type else {}) | wanted
     values |= {name: value for name, value in overrides.items() if name not in sub_configs}
     return config_class(**values)
 
@@ -174,12 +189,20 @@ def _sub_config_classes(config_class: type[PreTrainedConfig]) -> dict[str, type[
 
 
 def tiny_causal_model(model_type: str, *, seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """A random float32 model with stock eager attention, whose vectors are no constants."""
+    """A random float32 model with stock eager attention that is far from uniform."""
     torch.manual_seed(seed)
     config = tiny_causal_config(model_type, **overrides)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for name, parameter in model.named_parameters():
-        # Norm weights and learned sinks start constant, which would hide a mistake with them.
-        if parameter.ndim == 1 and parameter.is_floating_point():
-            parameter.data += torch.randn_like(parameter) * (1.0 if "sinks" in name else 0.3)
+    sharpen(model)
     return model
+
+
+def sharpen(model: PreTrainedModel) -> None:
+    """Give vectors noise and matrices size, so that no norm weight, bias or sink stays without effect."""
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            continue
+        if parameter.ndim == 1:
+            parameter.data += torch.randn_like(parameter) * (1.0 if "sinks" in name else 0.3)
+        elif parameter.ndim == 2 and 0 < parameter.data.std() < 0.05:  # the class ignores initializer_range
+            parameter.data *= 0.3 / parameter.data.std()

@@ -6,17 +6,34 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as _CAUSAL,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as _COMPOSITE,
+)
 
+from zoo import attention, qknorm, support
 from zoo.errors import ModelError, first_line
 from zoo.probe import IMPLEMENTATION
 from zoo.records import Architecture, AttentionLayer
+
+attention_modules = attention.attention_modules
+layer_index = attention.layer_index
+
+_LANGUAGE_MODELS = {**_CAUSAL, **_COMPOSITE}
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_LAYERS = 1000
@@ -24,9 +41,6 @@ MAX_LAYERS = 1000
 _STRIPPED = re.compile(
     r"_?attn_implementation.*|_?experts_implementation.*|use_kernels|trust_remote_code|auto_map"
 )
-_ATTENTION_CLASS = re.compile(r"Attention")
-_NOT_SOFTMAX_CLASS = re.compile(r"Linear|Delta|Lightning|Mamba|Mixer|Recurrent|Cross|Vision|Audio|Retention")
-_QUERY_NORM = re.compile(r"^(q|query|qk)_?(a_)?(layer)?norm$")
 
 
 def read_config(path: Path) -> PreTrainedConfig:
@@ -71,8 +85,9 @@ def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
     if not isinstance(model_type, str) or model_type not in CONFIG_MAPPING_NAMES:
         text = f"transformers does not know the model type {model_type!r}; a newer transformers may"
         raise _refused("unknown_architecture", text)
-    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    if model_type not in _LANGUAGE_MODELS:
         raise _refused("not_causal_lm", f"model type {model_type!r} is no causal language model")
+    support.check_type(model_type)
     kept = {key: value for key, value in raw.items() if not _STRIPPED.fullmatch(key)}
     try:
         config = AutoConfig.for_model(**kept)
@@ -85,55 +100,107 @@ def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
 
 
 def check_config(config: PreTrainedConfig) -> None:
-    """Raise ``ModelError`` for sizes no model has and for classes that are no causal language model."""
-    expected = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    """Raise ``ModelError`` for sizes no model has, other kinds of model, and what zoo cannot measure."""
     declared = config.architectures or []
-    if declared and not any(
-        name == expected or name.endswith(("ForCausalLM", "LMHeadModel", "Model")) for name in declared
-    ):
+    if declared and not any(_is_language_model(name, config.model_type) for name in declared):
         raise _refused("not_causal_lm", f"the checkpoint holds a {declared[0]}, not a causal language model")
+    _check_sizes(config.get_text_config(decoder=True))
+    support.check_support(config)
+
+
+def _is_language_model(name: str, model_type: str) -> bool:
+    expected = (_CAUSAL.get(model_type), _COMPOSITE.get(model_type))
+    return name in expected or name.endswith(("ForCausalLM", "LMHeadModel", "Model"))
+
+
+def _check_sizes(config: PreTrainedConfig) -> None:
     for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"):
-        value = getattr(config, name, None)
-        if isinstance(value, int) and value < 1:
+        value = _size(config, name)
+        if value is not None and value < 1:
             raise _refused("bad_config", f"config.json says {name} = {value}, which no model has")
-    layers = getattr(config, "num_hidden_layers", None)
-    if isinstance(layers, int) and layers > MAX_LAYERS:
+    layers = _size(config, "num_hidden_layers")
+    if layers is not None and layers > MAX_LAYERS:
         text = f"config.json says num_hidden_layers = {layers}; zoo refuses more than {MAX_LAYERS}"
         raise _refused("bad_config", text)
 
 
+def _size(config: PreTrainedConfig, name: str) -> int | None:
+    try:
+        value = getattr(config, name)
+    except Exception:  # a config refuses to name one size where each layer has its own
+        return None
+    return value if isinstance(value, int) else None
+
+
+def model_class(config: PreTrainedConfig) -> Any:
+    """The auto class that builds the model a checkpoint holds: the composite where its config names one."""
+    composite = _COMPOSITE.get(config.model_type)
+    causal = _CAUSAL.get(config.model_type)
+    declared = config.architectures or []
+    if composite is not None and composite != causal and (causal is None or composite in declared):
+        return AutoModelForImageTextToText
+    return AutoModelForCausalLM
+
+
 def build_on_meta(config: PreTrainedConfig) -> PreTrainedModel:
-    """The causal language model of a config with the probe as its attention, without weights."""
+    """The model of a config with the attention it is measured with, without weights.
+
+    Raises ``ModelError`` (stage ``plan``): ``bad_config``, ``missing_library``.
+    """
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=IMPLEMENTATION)
+            model = model_class(config).from_config(config, attn_implementation="eager")
+    except ImportError as error:
+        text = f"a {config.model_type} model needs a library that is not installed ({first_line(error)})"
+        raise _refused("missing_library", text) from None
     except Exception as error:
         text = f"a {config.model_type} model cannot be built from this config ({first_line(error)})"
         raise _refused("bad_config", text) from None
+    model.set_attn_implementation(attention_implementation(model))
     return model
 
 
-def describe(model: PreTrainedModel) -> Architecture:
-    """Architecture of a built module; raises ``ModelError`` (``no_attention``) when nothing is softmax.
+def attention_implementation(model: PreTrainedModel) -> str:
+    """The attention implementation to run a model with: the probe where it can be handed in, else eager."""
+    routes = {attention.route(module) for _, module in attention.attention_modules(model)}
+    return "eager" if routes == {"softmax"} else IMPLEMENTATION
 
-    Only names and shapes are read, so a model on the meta device will do.
+
+def describe(model: PreTrainedModel) -> Architecture:
+    """Architecture of a built module; only names and shapes are read, so the meta device will do.
+
+    Raises ``ModelError`` (stage ``plan``): ``no_attention`` when nothing is softmax self-attention,
+    ``attention_not_observable`` when its layers would have to be read in two different ways.
     """
-    config = model.config
-    modules = attention_modules(model)
+    config = model.config.get_text_config(decoder=True)
+    modules = attention.attention_modules(model)
     if not modules:
         text = f"a {config.model_type} model has no softmax self-attention, so it has no sink to measure"
         raise _refused("no_attention", text)
-    layers = tuple(_attention_layer(i, name, module, config) for i, (name, module) in enumerate(modules))
-    first = modules[0][1]
+    routes = {attention.route(module) for _, module in modules}
+    if len(routes) > 1:
+        text = f"the attention layers of a {config.model_type} model differ in how they can be observed"
+        raise _refused("attention_not_observable", text)
+    layers = tuple(
+        attention.attention_layer(i, name, module, config) for i, (name, module) in enumerate(modules)
+    )
+    tower = attention.text_tower(model) if hasattr(model.config, "vision_config") else ""
+    norm = _qk_norm(modules, layers, config)
     return Architecture(
-        model_type=config.model_type,
+        model_type=model.config.model_type,
         architecture=type(model).__name__,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        model_layers=config.num_hidden_layers,
+        parameters=_parameters(model, tower),
+        model_layers=getattr(config, "num_hidden_layers", len({layer.model_layer for layer in layers})),
         attention_layers=layers,
-        qk_norm=qk_norm_kind(first, config),
-        learned_sink=any("sink" in name for name, _ in first.named_parameters(recurse=False)),
+        qk_norm=norm.kind,
+        qk_norm_modules=norm.modules,
+        qk_norm_position=norm.position,
+        qk_norm_weighted=norm.weighted,
+        learned_sink=any("sink" in name for _, m in modules for name in (*m._parameters, *m._modules)),
         softcap=getattr(config, "attn_logit_softcapping", None),
+        attention_route=routes.pop() or "interface",
+        text_tower=tower.removesuffix("."),
+        note=support.NOTES.get(config.model_type),
     )
 
 
@@ -142,72 +209,22 @@ def describe_raw(raw: Mapping[str, Any]) -> Architecture:
     return describe(build_on_meta(parse_config(raw)))
 
 
-def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The softmax self-attention modules by name, in depth order: innermost ``*Attention*`` classes."""
-    found = [
-        (name, module)
-        for name, module in model.named_modules()
-        if _ATTENTION_CLASS.search(type(module).__name__)
-        and not _NOT_SOFTMAX_CLASS.search(type(module).__name__)
-        and layer_index(name) is not None
-    ]
-    return [(name, m) for name, m in found if not any(o.startswith(f"{name}.") for o, _ in found)]
+def _qk_norm(
+    modules: list[tuple[str, nn.Module]], layers: tuple[AttentionLayer, ...], config: PreTrainedConfig
+) -> qknorm.QKNorm:
+    found = []
+    for (_, module), layer in zip(modules, layers, strict=True):
+        head_dim = getattr(module, "head_dim", None) or config.hidden_size // layer.heads
+        found.append(qknorm.qk_norm(module, heads=layer.heads, head_dim=head_dim))
+    with_norm = [norm for norm in found if norm.kind != "none"]
+    kinds = {norm.kind for norm in with_norm}
+    if len(kinds) > 1:
+        return qknorm.QKNorm(kind="other", modules=with_norm[0].modules)
+    return with_norm[0] if with_norm else found[0]
 
 
-def layer_index(module_name: str) -> int | None:
-    """The number of the layer a module name lies in: the first number among its parts."""
-    return next((int(part) for part in module_name.split(".") if part.isdigit()), None)
-
-
-def _attention_layer(index: int, name: str, module: nn.Module, config: PreTrainedConfig) -> AttentionLayer:
-    heads = _count(module, "num_heads", "num_attention_heads") or config.num_attention_heads
-    groups = _count(module, "num_key_value_groups")
-    kv_heads = heads // groups if groups else getattr(config, "num_key_value_heads", None) or heads
-    model_layer = layer_index(name)
-    assert model_layer is not None
-    return AttentionLayer(
-        layer=index,
-        model_layer=model_layer,
-        module_name=name,
-        heads=heads,
-        kv_heads=kv_heads,
-        sliding_window=_sliding_window(module, model_layer, config),
-    )
-
-
-def _count(module: nn.Module, *names: str) -> int | None:
-    values = (getattr(module, name, None) for name in names)
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
-
-
-def _sliding_window(module: nn.Module, model_layer: int, config: PreTrainedConfig) -> int | None:
-    window = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
-    kinds = getattr(config, "layer_types", None)
-    if kinds and kinds[model_layer] != "sliding_attention":
-        return None
-    if getattr(config, "use_sliding_window", True) is False:
-        return None
-    return window if isinstance(window, int) and window > 0 else None
-
-
-def qk_norm_kind(
-    attention: nn.Module, config: PreTrainedConfig
-) -> Literal["none", "per_head", "layerwise", "other"]:
-    """How queries are normalised: over each head, over the whole layer, otherwise, or not at all.
-
-    Read from the width of the query norm's weight against the head size (the paper's distinction,
-    arXiv:2609.00746).
-    """
-    norms = [child for name, child in attention.named_children() if _QUERY_NORM.match(name)]
-    if not norms:
-        return "none"
-    weight = getattr(norms[0], "weight", None)
-    head_dim = getattr(attention, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if weight is None or weight.ndim != 1:
-        return "other"
-    if weight.shape[0] == head_dim:
-        return "per_head"
-    return "layerwise" if weight.shape[0] == config.num_attention_heads * head_dim else "other"
+def _parameters(model: PreTrainedModel, tower: str) -> int:
+    return sum(p.numel() for name, p in model.named_parameters() if name.startswith(tower))
 
 
 def _refused(reason: str, text: str) -> ModelError:

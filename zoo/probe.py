@@ -9,7 +9,6 @@ K candidate sink positions, R query regions, P prompts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,11 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask
 
-from zoo import sinks
+from zoo import attention, softmax_route
+from zoo import sinks as sink_math
+from zoo.batches import Batch, make_batches
 from zoo.errors import ModelError
-from zoo.records import AttentionLayer, LayerStatistics, RenderedPrompts
+from zoo.records import AttentionLayer, LayerStatistics
+
+__all__ = ["IMPLEMENTATION", "Batch", "Probe", "make_batches"]
 
 IMPLEMENTATION = "zoo_probe"
 """The name under which the probe is registered as an attention implementation."""
@@ -32,15 +35,6 @@ class _LastLayerSeen(BaseException):
     """Unwinds a forward pass once no attention layer is left; a BaseException passes models' handlers."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Right-padded prompts: which ones, their token ids [B, Q] and lengths [B]."""
-
-    prompts_B: np.ndarray
-    token_ids_BQ: Tensor
-    lengths_B: Tensor
-
-
 @dataclass(slots=True, eq=False)
 class _Capture:
     """One batch on its way through the model."""
@@ -48,34 +42,10 @@ class _Capture:
     batch: Batch
     used_RBQ: Tensor
     layers_seen: int = 0
+    calls: int = 0
 
 
 _running: ContextVar[tuple[Probe, _Capture] | None] = ContextVar("zoo_running_capture", default=None)
-
-
-def make_batches(prompts: RenderedPrompts, *, tokens_per_batch: int, device: str) -> list[Batch]:
-    """Group prompts of similar length into right-padded batches of at most ``tokens_per_batch`` tokens.
-
-    A prompt longer than that is a batch of its own.
-    """
-    lengths_P = np.array([len(ids) for ids in prompts.token_ids])
-    groups: list[list[int]] = []
-    for prompt in np.argsort(lengths_P, kind="stable"):
-        longest = int(lengths_P[prompt])
-        if groups and longest * (len(groups[-1]) + 1) <= tokens_per_batch:
-            groups[-1].append(int(prompt))
-        else:
-            groups.append([int(prompt)])
-    return [_pad([prompts.token_ids[p] for p in group], group, device=device) for group in groups]
-
-
-def _pad(token_ids: Sequence[Sequence[int]], prompts: list[int], *, device: str) -> Batch:
-    rows = [torch.tensor(ids) for ids in token_ids]
-    return Batch(
-        prompts_B=np.array(prompts),
-        token_ids_BQ=nn.utils.rnn.pad_sequence(rows, batch_first=True).to(device),
-        lengths_B=torch.tensor([len(row) for row in rows], device=device),
-    )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -93,18 +63,21 @@ class Probe:
     candidates: int
     first_query: int
     content_query: int
-    _names: dict[int, str] = field(init=False)
+    _modules: list[nn.Module] = field(init=False)
     _log_odds: list[np.ndarray | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._names = {id(module): name for name, module in self.model.named_modules()}
+        self._modules = [self.model.get_submodule(layer.module_name) for layer in self.layers]
         self._log_odds = [None] * len(self.layers)
+        for module in {id(module): module for module in self._modules}.values():
+            if attention.route(module) == "softmax":
+                softmax_route.watch(module, _observe_softmax)
 
     def forward(self, batch: Batch) -> None:
         """Run one batch up to its last attention layer."""
         queries = batch.token_ids_BQ.shape[1]
         regions = [self.first_query, max(self.first_query, self.content_query)]
-        used = [sinks.used_queries(batch.lengths_B, queries=queries, first=first) for first in regions]
+        used = [sink_math.used_queries(batch.lengths_B, queries=queries, first=first) for first in regions]
         capture = _Capture(batch, torch.stack(used))
         visible_BQ = torch.arange(queries, device=batch.lengths_B.device) < batch.lengths_B.unsqueeze(-1)
         token = _running.set((self, capture))
@@ -134,15 +107,19 @@ class Probe:
     def observe(self, module: nn.Module, capture: _Capture, logits_BHQJ: Tensor, sink: Tensor | None) -> None:
         """Keep one layer's statistics of one batch; unwinds the forward pass after the last layer."""
         layer = self._next_layer(module, capture)
-        log_odds_BHQK = sinks.sink_log_odds(logits_BHQJ, candidates=self.candidates, sink_logit=sink)
+        if layer is None:
+            return
+        log_odds_BHQK = sink_math.sink_log_odds(logits_BHQJ, candidates=self.candidates, sink_logit=sink)
         if log_odds_BHQK.shape[1] != layer.heads:
             seen = f"has {log_odds_BHQK.shape[1]} heads where its config declares {layer.heads}"
             raise _unmeasurable(layer.module_name, seen, "head_count")
-        if not _is_causal(logits_BHQJ):
+        if not _is_causal(logits_BHQJ, extra_keys=hasattr(module, "compressor")):
             raise _unmeasurable(layer.module_name, "lets a token attend to later ones", "not_causal")
         if log_odds_BHQK.isnan().any():
             raise _unmeasurable(layer.module_name, "has attention logits that are NaN", "non_finite_logits")
-        log_odds_RBHK = sinks.prompt_log_odds(log_odds_BHQK, used_RBQ=capture.used_RBQ).float().cpu().numpy()
+        log_odds_RBHK = (
+            sink_math.prompt_log_odds(log_odds_BHQK, used_RBQ=capture.used_RBQ).float().cpu().numpy()
+        )
         kept = self._log_odds[layer.layer]
         if kept is None:
             regions, _, heads, candidates = log_odds_RBHK.shape
@@ -152,14 +129,20 @@ class Probe:
         if capture.layers_seen == len(self.layers):
             raise _LastLayerSeen
 
-    def _next_layer(self, module: nn.Module, capture: _Capture) -> AttentionLayer:
-        name = self._names.get(id(module), type(module).__name__)
-        expected = self.layers[capture.layers_seen]
-        if name != expected.module_name:
-            seen = f"ran where {expected.module_name} was expected"
-            raise _unmeasurable(name, seen, "probe_order")
-        capture.layers_seen += 1
-        return expected
+    def _next_layer(self, module: nn.Module, capture: _Capture) -> AttentionLayer | None:
+        """The layer that now runs; ``None`` for attention that is not to be measured."""
+        if not any(module is measured for measured in self._modules):
+            return None
+        seen = capture.layers_seen
+        if _calls_twice(module) and seen and module is self._modules[seen - 1] and capture.calls == 1:
+            capture.calls = 2
+            return None
+        if seen >= len(self.layers) or module is not self._modules[seen]:
+            expected = self.layers[seen].module_name if seen < len(self.layers) else "no further layer"
+            ran = next(layer for layer, m in zip(self.layers, self._modules, strict=True) if m is module)
+            raise _unmeasurable(ran.module_name, f"ran where {expected} was expected", "probe_order")
+        capture.layers_seen, capture.calls = seen + 1, 1
+        return self.layers[seen]
 
 
 def _unmeasurable(name: str, seen: str, reason: str) -> ModelError:
@@ -167,11 +150,19 @@ def _unmeasurable(name: str, seen: str, reason: str) -> ModelError:
     return ModelError(text, stage="probe", reason=reason)
 
 
-def _is_causal(logits_BHQJ: Tensor) -> bool:
+def _is_causal(logits_BHQJ: Tensor, *, extra_keys: bool) -> bool:
+    """Whether no query sees a later token; ``extra_keys`` allows keys past the tokens, as their summaries."""
     queries, keys = logits_BHQJ.shape[-2:]
-    future_QJ = torch.ones(queries, keys, dtype=torch.bool, device=logits_BHQJ.device).triu(1)
-    visible_BQJ = logits_BHQJ[:, 0] > -torch.inf
-    return queries == keys and not bool((visible_BQJ & future_QJ).any())
+    if keys < queries or (keys > queries and not extra_keys):
+        return False
+    future_QJ = torch.ones(queries, queries, dtype=torch.bool, device=logits_BHQJ.device).triu(1)
+    visible_BQJ = logits_BHQJ[:, 0, :, :queries] > -torch.inf
+    return not bool((visible_BQJ & future_QJ).any())
+
+
+def _calls_twice(module: nn.Module) -> bool:
+    """Differential attention asks for the same softmax twice, once for each half of the values."""
+    return hasattr(module, "lambda_init")
 
 
 def _attention(
@@ -183,28 +174,57 @@ def _attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    sinks: Tensor | None = None,
     position_bias: Tensor | None = None,
+    indices: Tensor | None = None,
+    block_indices: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """The probe as an attention implementation: query [B, H, Q, D] in, output [B, Q, H, D] out."""
+    """The probe as an attention implementation: query [B, H, Q, D] in, output [B, Q, H, D] out.
+
+    ``indices`` [B, Q, chosen] are the keys, ``block_indices`` the blocks of keys, that an indexer leaves
+    visible to each query; stock eager attention has them in its mask already.
+    """
+    _check_arguments(module, kwargs)
+    if block_indices is not None:
+        sizes = (key.shape[2], query.dtype, query.device)
+        indexer: Any = module.indexer
+        attention_mask = indexer.build_block_mask(block_indices, attention_mask, *sizes, None)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    logits_BHQJ = sinks.attention_logits(query, key, scaling=scale, softcap=softcap)
+    logits_BHQJ = sink_math.attention_logits(query, key, scaling=scale, softcap=softcap)
     for mask in (position_bias, attention_mask):
         if mask is not None:
-            logits_BHQJ = sinks.apply_mask(logits_BHQJ, mask)
-    sink_logit = None if s_aux is None else s_aux.reshape(1, -1, 1, 1)
+            logits_BHQJ = sink_math.apply_mask(logits_BHQJ, mask)
+    if indices is not None:
+        chosen_BQJ = torch.zeros_like(logits_BHQJ[:, 0], dtype=torch.bool).scatter_(-1, indices.long(), True)
+        logits_BHQJ.masked_fill_(~chosen_BQJ.unsqueeze(1), -torch.inf)
+    sink_logit = sinks if s_aux is None else s_aux.reshape(1, -1, 1, 1)
     running = _running.get()
     if running is not None:
         probe, capture = running
         probe.observe(module, capture, logits_BHQJ, sink_logit)
-    return sinks.attention_output(logits_BHQJ, value, sink_logit=sink_logit), None
+    return sink_math.attention_output(logits_BHQJ, value, sink_logit=sink_logit), None
 
 
-def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
-    """Boolean mask [B, 1, Q, J], True where a key is visible; never left out for a plain causal one."""
-    skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
-    return sdpa_mask(*args, **(kwargs | skips))
+def _check_arguments(module: nn.Module, arguments: dict[str, Any]) -> None:
+    """Refuse a tensor the probe does not know: a bias or mask in it would be missing from the logits."""
+    for name, value in arguments.items():
+        if isinstance(value, Tensor) and name != "position_ids":
+            seen = f"hands its attention a tensor {name!r} that zoo does not know"
+            raise _unmeasurable(type(module).__name__, seen, "unknown_attention_argument")
+
+
+def _observe_softmax(module: nn.Module, logits: Tensor) -> None:
+    """Logits [B, H, Q, J] or [B * H, Q, J] that a module's own code is about to give to softmax."""
+    running = _running.get()
+    if running is not None:
+        probe, capture = running
+        batch = len(capture.batch.lengths_B)
+        logits_BHQJ = logits.detach().float().reshape(batch, -1, *logits.shape[-2:])
+        hidden = logits_BHQJ < softmax_route.HIDDEN_BELOW
+        probe.observe(module, capture, logits_BHQJ.masked_fill(hidden, -torch.inf), None)
 
 
 AttentionInterface.register(IMPLEMENTATION, _attention)
-AttentionMaskInterface.register(IMPLEMENTATION, _mask)
+# The mask of eager attention: additive, and never left out for a plain causal one.
+AttentionMaskInterface.register(IMPLEMENTATION, eager_mask)

@@ -156,6 +156,16 @@ class Architecture:
     learned_sink: bool = False
     softcap: float | None = None
     position_encoding: str | None = None
+    qk_norm_modules: tuple[str, ...] = ()
+    """The norms' names inside an attention module, as the QK-norm kind was read from them."""
+    qk_norm_position: Literal["before_rotary", "after_rotary", "no_rotary"] | None = None
+    qk_norm_weighted: bool | None = None
+    attention_route: Literal["interface", "softmax"] = "interface"
+    """How logits are read: from transformers' attention interface, or at the module's own softmax."""
+    text_tower: str = ""
+    """The part of a multimodal model that was measured, as a module name; empty for a language model."""
+    note: str | None = None
+    """What the measured attention means where it is no plain softmax of queries and keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
