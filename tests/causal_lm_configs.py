@@ -18,7 +18,7 @@ LARGEST_TEXT_TOKEN = 511
 # A field of these names is given this value wherever a config class declares it.
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "emb_dim", "embedding_size"), 32),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), 4),
+    **dict.fromkeys(("num_hidden_layers", "depth", "n_layer", "n_layers", "num_layers", "decoder_layers"), 4),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"), 4),
     **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads"), 4),
     **dict.fromkeys(("num_decoder_layers", "num_decoder_attention_heads", "num_encoder_attention_heads"), 4),
@@ -153,6 +153,53 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1},
 }
 """What one type needs beside the shared sizes; a dictionary under a sub-config's name goes there."""
+
+_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
+
+OVERRIDES |= {
+    "emu3": {"vocabulary_map": {"<image>": 600}},
+    "chameleon": {"vocabulary_map": {"<image>": 600}},
+    "cosmos3_edge_text": _MROPE,
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"] * 2},
+    "dots3_note_vision_encoder": {
+        "adapter_in_dim": 32,
+        "pyramid_num_routed": [-1] * 4,
+        "adapter_out_dim": 32,
+    },
+    "dots3_note_audio_encoder": {"adapter_input_size": 32, "adapter_out_dim": 32},
+    "ernie4_5_vl_moe_text": {
+        "moe_intermediate_size": [16, 16],
+        "num_attention_heads": 2,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]},
+    },
+    "glm4v_text": _MROPE,
+    "glm4v_moe_text": {**_MROPE, "head_dim": 16},
+    "glm_ocr_text": {"rope_parameters": _MROPE["rope_parameters"] | {"partial_rotary_factor": 1.0}},
+    "glmga": {"text_config": {"rope_parameters": _MROPE["rope_parameters"] | {"partial_rotary_factor": 1.0}}},
+    "glm5_next_text": {"qk_rope_head_dim": 0},
+    "granite4_vision": {
+        "spatial_target_layers": [],
+        "deepstack_layer_map": [],
+        "downsample_rate": "2/4",
+        "vision_config": {"hidden_size": 64},
+    },
+    "granite_docling_vision": {"out_hidden_size": 32},
+    "hunyuan_vl_text": _MROPE,
+    "hy_v4_vl_text": _MROPE,
+    "inkling2_vision": {"text_hidden_size": 32},
+    "inkling2_loop_vision": {"text_hidden_size": 32},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [-1, -2]}},
+    "muse_spark_audio": {"out_hidden_size": 32},
+    "paddleocr_vl_text": _MROPE,
+    "qwen2_5_omni_text": _MROPE,
+    "qwen2_5_omni_thinker": {"vision_start_token_id": 601},
+    "qwen2_5_vl_text": _MROPE,
+    "qwen2_vl_text": _MROPE,
+    "qwen2_vl_vision": {"embed_dim": 32},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": 601},
+    "unlimited_ocr_text": {"num_key_value_heads": 4},
+}
+"""The same for text and vision towers of multimodal models."""
 
 
 def tiny_causal_config(model_type: str, **overrides: Any) -> PreTrainedConfig:

@@ -86,8 +86,10 @@ class _LogSumExps(TorchFunctionMode):
 
 def eager_maps(model: PreTrainedModel, token_ids: Sequence[int]) -> list[np.ndarray]:
     """The softmax weights [H, Q, J] of each attention layer, as stock eager attention returns them."""
+    # Llama 4's composite fails after its language model has run, when it looks for images.
+    run = model.get_decoder() if type(model).__name__ == "Llama4ForConditionalGeneration" else model
     with torch.no_grad(), _LogSumExps() as sums:
-        output = model(input_ids=torch.tensor([token_ids]), output_attentions=True, use_cache=False)
+        output = run(input_ids=torch.tensor([token_ids]), output_attentions=True, use_cache=False)
     # MiniMax's lightning layers put their state [head size, head size] where others put a map.
     maps = [m for m in output.attentions if m.ndim == 4 and m.shape[2] == len(token_ids)]
     if model.config.model_type in SINK_OUTSIDE_THE_MAP:

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as _COMPOSITE,
 )
 
-from zoo import attention, qknorm, support
+from zoo import attention, qknorm, quantization, support
 from zoo.errors import ModelError, first_line
 from zoo.probe import IMPLEMENTATION
 from zoo.records import Architecture, AttentionLayer
@@ -47,7 +47,7 @@ def read_config(path: Path) -> PreTrainedConfig:
     """The checked config of a checkpoint folder; what would choose code or kernels is stripped.
 
     Raises ``ModelError`` (stage ``plan``): ``bad_config``, ``remote_code_required``, ``not_causal_lm``,
-    ``unknown_architecture``, ``adapter``.
+    ``unknown_architecture``, ``adapter``, ``quantized``, and what ``check_support`` raises.
     """
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise _refused(
@@ -88,6 +88,7 @@ def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
     if model_type not in _LANGUAGE_MODELS:
         raise _refused("not_causal_lm", f"model type {model_type!r} is no causal language model")
     support.check_type(model_type)
+    raw = quantization.dequantising(raw)
     kept = {key: value for key, value in raw.items() if not _STRIPPED.fullmatch(key)}
     try:
         config = AutoConfig.for_model(**kept)

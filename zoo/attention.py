@@ -16,7 +16,9 @@ Route = Literal["interface", "softmax"]
 """How attention logits are read: handed over by transformers' attention interface, or taken where the
 module's own eager code calls softmax."""
 
-_ELSEWHERE = re.compile(r"Vision|Audio|Siglip|Clip|CLIP|Cross|Residual|Encoder(?!Layer)|Indexer|Resampler")
+_ELSEWHERE = re.compile(
+    r"Vision(?!Text)|Audio(?!Text)|Siglip|Clip|CLIP|Cross|Residual|Encoder(?!Layer)|Indexer|Resampler"
+)
 """Attention classes that do not attend from text tokens to text tokens."""
 
 _CROSS_NAME = re.compile(r"(^|\.)(encoder_attn|cross_attn\w*|crossattention)(\.|$)")

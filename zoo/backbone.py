@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from zoo import architecture, checkpoints
 from zoo.errors import ModelError, TransientModelError, first_line
-from zoo.probe import IMPLEMENTATION
 from zoo.records import Architecture, Candidate, RunOptions
 
 
@@ -42,10 +41,13 @@ def open_backbone(candidate: Candidate, *, options: RunOptions) -> Backbone:
     config = _config(candidate)
     meta_model = architecture.build_on_meta(config)
     described = architecture.describe(meta_model)
+    implementation = architecture.attention_implementation(meta_model)
     if candidate.format == "folder":
         checkpoints.check_safetensors(Path(candidate.location), expected_elements=described.parameters)
-    dtype = resolve_dtype(options.dtype, config=config, candidate=candidate, device=device)
-    model = _load_whole(candidate, config=config, dtype=dtype)
+    dtype = resolve_dtype(
+        options.dtype, config=config, candidate=candidate, device=device, route=described.attention_route
+    )
+    model = _load_whole(candidate, config=config, dtype=dtype, implementation=implementation)
     check_finite(model)
     return Backbone(
         model=model.to(device).eval(),
@@ -78,11 +80,16 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def resolve_dtype(dtype: str, *, config: PreTrainedConfig, candidate: Candidate, device: str) -> torch.dtype:
-    """The dtype to run in: as asked, else the checkpoint's on a GPU and float32 on a CPU."""
+def resolve_dtype(
+    dtype: str, *, config: PreTrainedConfig, candidate: Candidate, device: str, route: str = "interface"
+) -> torch.dtype:
+    """The dtype to run in: as asked, else the checkpoint's on a GPU and float32 on a CPU.
+
+    A model that computes its own attention logits rounds them to its dtype, so it runs in float32.
+    """
     if dtype != "auto":
         return getattr(torch, dtype)
-    if device == "cpu" or candidate.format == "gguf":
+    if device == "cpu" or candidate.format == "gguf" or route == "softmax":
         return torch.float32
     return config.dtype or torch.bfloat16
 
@@ -106,11 +113,13 @@ def gguf_file(candidate: Candidate) -> tuple[str, str]:
     return str(path.parent), path.name
 
 
-def _load_whole(candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+def _load_whole(
+    candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.dtype, implementation: str
+) -> PreTrainedModel:
     common: dict[str, Any] = {
         "config": config,
         "dtype": dtype,
-        "attn_implementation": IMPLEMENTATION,
+        "attn_implementation": implementation,
         "trust_remote_code": False,
         "local_files_only": True,
         "output_loading_info": True,
@@ -124,7 +133,7 @@ def _load_whole(candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.
         where["ignore_mismatched_sizes"] = True
     try:
         with quiet_transformers():
-            model, info = AutoModelForCausalLM.from_pretrained(**where, **common)
+            model, info = architecture.model_class(config).from_pretrained(**where, **common)
     except torch.cuda.OutOfMemoryError as error:
         text = f"the model does not fit the GPU's memory ({first_line(error)}); use a larger GPU"
         raise TransientModelError(text, stage="load", reason="gpu_memory") from None
@@ -132,7 +141,7 @@ def _load_whole(candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.
         text = f"the weights cannot be loaded ({first_line(error)}); fetch them again"
         raise ModelError(text, stage="load", reason="unreadable_weights") from None
     check_filled(model, info)
-    if model.config._attn_implementation != IMPLEMENTATION:
+    if model.config._attn_implementation != implementation:
         text = f"{type(model).__name__} does not let its attention be observed; the model is not supported"
         raise ModelError(text, stage="load", reason="attention_not_observable")
     return model

@@ -46,6 +46,25 @@ REFUSED: dict[str, tuple[str, str]] = {
         ("musicgen", "musicgen_melody"),
         ("encoder_decoder", "makes music from an encoder's states, so it is no language model to build on"),
     ),
+    **dict.fromkeys(
+        ("florence2", "pix2struct", "pp_formulanet", "t5gemma2", "udop", "vision-encoder-decoder"),
+        ("encoder_decoder", "is an encoder-decoder, and Sink Strength is defined for decoder-only models"),
+    ),
+    **dict.fromkeys(
+        ("blip", "blip-2", "idefics", "instructblip", "instructblipvideo", "kosmos-2", "kosmos-2.5"),
+        ("needs_image", "does not run on text alone; screen the language model it was built from"),
+    ),
+    "diffusion_gemma": ("not_causal", "fills blocks of text in any order, so it has no causal sink"),
+    "evolla": ("needs_image", "does not run on text alone: its language model reads a protein"),
+    "pi0": ("needs_image", "predicts a robot's actions and does not run on text alone"),
+    **dict.fromkeys(
+        ("fast_vlm", "gemma3n", "perception_lm"),
+        (
+            "missing_library",
+            "needs timm for its vision tower, which zoo does not install; screen a copy of "
+            "its language model",
+        ),
+    ),
 }
 """Model types that are refused whatever their config says: reason code and what is true of them."""
 

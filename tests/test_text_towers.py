@@ -1,0 +1,67 @@
+"""Multimodal models are measured on their language model alone, as its own eager attention says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from causal_lm_configs import sharpen, tiny_causal_config
+from test_conformance import REFUSAL_REASONS, assert_measured_exactly
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as COMPOSITES
+
+from zoo import architecture, support
+from zoo.errors import ModelError
+
+QUICK = frozenset({"gemma3", "llava", "llama4", "mllama", "paligemma", "qwen2_5_vl", "qwen3_vl", "smolvlm"})
+
+UNCHECKED = frozenset({"apertus1p5", "nemotron_h_omni"})
+"""Types without a tiny configuration here; zoo refuses them as unknown."""
+
+
+def composite_config(model_type: str) -> PreTrainedConfig:
+    config = tiny_causal_config(model_type)
+    config.architectures = [COMPOSITES[model_type]]
+    return config
+
+
+def tiny_composite(model_type: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = composite_config(model_type)
+    model = architecture.model_class(config).from_config(config, attn_implementation="eager").eval()
+    sharpen(model)
+    return model
+
+
+def cases() -> list[Any]:
+    return [t if t in QUICK else pytest.param(t, marks=pytest.mark.slow) for t in sorted(COMPOSITES)]
+
+
+@pytest.mark.parametrize("model_type", cases())
+def test_each_multimodal_type_is_measured_on_its_text_or_refused(model_type: str) -> None:
+    if model_type in support.REFUSED:
+        with pytest.raises(ModelError) as refusal:
+            architecture.parse_config({"model_type": model_type})
+        assert refusal.value.reason in REFUSAL_REASONS | {"needs_image", "missing_library"}
+        return
+    if model_type in UNCHECKED:
+        with pytest.raises(ModelError, match="was not checked against"):
+            architecture.parse_config({"model_type": model_type})
+        return
+    config = architecture.parse_config(composite_config(model_type).to_dict())
+    meta = architecture.build_on_meta(config)
+    described = architecture.describe(meta)
+    model = tiny_composite(model_type)
+    assert type(model).__name__ == COMPOSITES[model_type] == described.architecture
+    looks_up_keys = model_type in ("qwen4_exp",)
+    assert_measured_exactly(model, described, looks_up_keys=looks_up_keys)
+
+
+def test_only_the_language_model_is_counted() -> None:
+    model = tiny_composite("llava")
+    described = architecture.describe(model)
+    tower = model.get_submodule(described.text_tower)
+    assert described.text_tower == "model.language_model"
+    assert described.parameters == sum(p.numel() for p in tower.parameters())
+    assert all(layer.module_name.startswith("model.language_model.") for layer in described.attention_layers)
