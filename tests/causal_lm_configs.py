@@ -62,7 +62,7 @@ _FIELDS: dict[str, Any] = {
 
 _HYBRID = ["linear_attention", "full_attention"] * 2
 _FOUR_KV_HEADS = {"num_key_value_heads": 4}
-_ENTITY_TEXT: dict[str, Any] = {
+_SHARED_KEYS: dict[str, Any] = {
     "num_kv_shared_layers": 2,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
     "hidden_size_per_layer_input": 4,
@@ -96,9 +96,9 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_d_head": 16},
     "gemma3_text": {"query_pre_attn_scalar": 8},
-    "gemma3n_text": _ENTITY_TEXT,
-    "gemma4_text": _ENTITY_TEXT,
-    "gemma4_unified_text": _ENTITY_TEXT,
+    "gemma3n_text": _SHARED_KEYS,
+    "gemma4_text": _SHARED_KEYS,
+    "gemma4_unified_text": _SHARED_KEYS,
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 12},
     "granite": {"attention_multiplier": 0.3},
     "granitemoe": {"attention_multiplier": 0.3},
@@ -183,12 +183,14 @@ OVERRIDES |= {
         "downsample_rate": "2/4",
         "vision_config": {"hidden_size": 64},
     },
+    "granite_docling": {"text_config": {"attention_multiplier": 1.0}},
     "granite_docling_vision": {"out_hidden_size": 32},
     "hunyuan_vl_text": _MROPE,
     "hy_v4_vl_text": _MROPE,
     "inkling2_vision": {"text_hidden_size": 32},
     "inkling2_loop_vision": {"text_hidden_size": 32},
     "molmo2": {"adapter_config": {"vision_feature_layer": [-1, -2]}},
+    "muse_spark_text": {"initializer_range": 0.15},
     "muse_spark_audio": {"out_hidden_size": 32},
     "paddleocr_vl_text": _MROPE,
     "qwen2_5_omni_text": _MROPE,

@@ -59,7 +59,15 @@ LOOKS_UP_KEYS = frozenset({"qwen4_exp", "qwen4_exp_text"})
 """Types whose tiny model hides distant keys that its indexer did not choose."""
 
 REFUSAL_REASONS = frozenset(
-    {"no_attention", "not_causal", "encoder_decoder", "not_causal_lm", "attention_not_observable"}
+    {
+        "attention_not_observable",
+        "encoder_decoder",
+        "missing_library",
+        "needs_image",
+        "no_attention",
+        "not_causal",
+        "not_causal_lm",
+    }
 )
 
 

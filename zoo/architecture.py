@@ -191,7 +191,7 @@ def describe(model: PreTrainedModel) -> Architecture:
         model_type=model.config.model_type,
         architecture=type(model).__name__,
         parameters=_parameters(model, tower),
-        model_layers=getattr(config, "num_hidden_layers", len({layer.model_layer for layer in layers})),
+        model_layers=_model_layers(config, layers),
         attention_layers=layers,
         qk_norm=norm.kind,
         qk_norm_modules=norm.modules,
@@ -199,9 +199,10 @@ def describe(model: PreTrainedModel) -> Architecture:
         qk_norm_weighted=norm.weighted,
         learned_sink=any("sink" in name for _, m in modules for name in (*m._parameters, *m._modules)),
         softcap=getattr(config, "attn_logit_softcapping", None),
+        position_encoding=attention.position_encoding(modules[0][1], config),
         attention_route=routes.pop() or "interface",
         text_tower=tower.removesuffix("."),
-        note=support.NOTES.get(config.model_type),
+        note=support.NOTES.get(config.model_type) or support.NOTES.get(model.config.model_type),
     )
 
 
@@ -222,6 +223,11 @@ def _qk_norm(
     if len(kinds) > 1:
         return qknorm.QKNorm(kind="other", modules=with_norm[0].modules)
     return with_norm[0] if with_norm else found[0]
+
+
+def _model_layers(config: PreTrainedConfig, layers: tuple[AttentionLayer, ...]) -> int:
+    """All layers of the decoder; an encoder-decoder's config counts its encoder's under the usual name."""
+    return max(_size(config, "num_hidden_layers") or 0, 1 + max(layer.model_layer for layer in layers))
 
 
 def _parameters(model: PreTrainedModel, tower: str) -> int:

@@ -25,6 +25,10 @@ _CROSS_NAME = re.compile(r"(^|\.)(encoder_attn|cross_attn\w*|crossattention)(\.|
 _TOWER_NAME = re.compile(r"(^|\.)(vision\w*|visual|audio\w*|embed_tokens_extend|image_\w+)\.")
 
 
+ROTARY = re.compile(r"apply_\w*(rotary|rope)\w*")
+"""The functions that rotate queries and keys."""
+
+
 def route(module: nn.Module) -> Route | None:
     """How the module's attention logits can be read; ``None`` for no attention.
 
@@ -85,8 +89,8 @@ _WINDOWED = re.compile(r"sliding|local")
 """How configs name the layers that see a window of the prompt."""
 
 
-_WINDOW_UNUSED = frozenset({"moshi", "nemotron_h"})
-"""Model types whose config names a window that their masks do not use."""
+_WINDOW_UNUSED = frozenset({"moshi", "nemotron_h", "unlimited_ocr_text"})
+"""Model types whose config names a window that their masks do not use on a prompt."""
 
 
 def layer_index(module_name: str) -> int | None:
@@ -147,6 +151,15 @@ def _own_config(config: PreTrainedConfig, model_layer: int) -> PreTrainedConfig:
         return config.per_layer_config[model_layer]
     except (AttributeError, IndexError, KeyError):
         return config
+
+
+def position_encoding(module: nn.Module, config: PreTrainedConfig) -> str | None:
+    """``alibi`` or ``rotary`` where the module's code or config says so, else ``None``."""
+    alibi = getattr(getattr(config, "attn_config", None), "alibi", getattr(config, "alibi", False))
+    if alibi or config.model_type == "bloom":
+        return "alibi"
+    names = {name for code in _codes(type(module)) for name in code.co_names}
+    return "rotary" if any(ROTARY.fullmatch(name) for name in names) else None
 
 
 def _count(module: nn.Module, *names: str) -> int | None:

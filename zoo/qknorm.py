@@ -13,12 +13,13 @@ from typing import Literal
 
 from torch import nn
 
+from zoo.attention import ROTARY
+
 Kind = Literal["none", "per_head", "layerwise", "other"]
 
 _QUERY_NORM = re.compile(r"^(q|query|qk|q_b)_?(layer)?norm$")
 _KEY_NORM = re.compile(r"^(k|key|kv)_?(layer)?norm$")
 _LATENT_NORM = re.compile(r"^(q_a|kv_a|k_rope_only)_?(layer)?norm$")
-_ROTARY = re.compile(r"apply_\w*(rotary|rope)\w*")
 
 _PER_HEAD_CLASSES = frozenset(
     {"Llama4TextL2Norm", "NanoChatRMSNorm", "DoryL2Norm", "ZayaQKNorm", "DeepseekV4UnweightedRMSNorm"}
@@ -81,7 +82,7 @@ def _length_clips(attention: nn.Module) -> tuple[str, ...]:
 def _position(attention: nn.Module, name: str) -> Literal["before_rotary", "after_rotary", "no_rotary"]:
     """Before or after rotary position encoding: which of the two the module's code names first."""
     used = inspect.unwrap(type(attention).forward).__code__.co_names
-    rotary = next((i for i, other in enumerate(used) if _ROTARY.fullmatch(other)), None)
+    rotary = next((i for i, other in enumerate(used) if ROTARY.fullmatch(other)), None)
     if rotary is None or name not in used:
         return "no_rotary"
     return "before_rotary" if used.index(name) < rotary else "after_rotary"

@@ -68,9 +68,13 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 """Model types that are refused whatever their config says: reason code and what is true of them."""
 
+CAUSAL_ON_TEXT = frozenset({"paligemma"})
+"""Types that let an image and its prompt attend both ways and run causally on text alone."""
+
 NOTES: dict[str, str] = {
     "diffllama": "differential attention: each head's own softmax map, before two heads' maps are subtracted",
     "deepseek_v4": "keys are tokens and, in compressed layers, summaries of blocks of them",
+    "paligemma": "run causally on text; in use an image and its prompt attend both ways",
     "dory": "looped layers: each pass counts as a layer",
     "hrm_text": "looped layers: each pass counts as a layer",
     "inkling2_loop_text": "looped layers: each pass counts as a layer",
@@ -93,7 +97,7 @@ def check_support(config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder and causal_class not in declared:
         text = f"a {config.model_type} checkpoint holds an encoder and a decoder, and no decoder-only model"
         raise _refused("encoder_decoder", text)
-    if not _is_causal(text_config):
+    if not _is_causal(text_config) and config.model_type not in CAUSAL_ON_TEXT:
         text = (
             f"this {text_config.model_type} config lets tokens attend to later ones, so it has no causal sink"
         )
@@ -105,8 +109,7 @@ def check_support(config: PreTrainedConfig) -> None:
     if text_config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         known.add(text_config.model_type)
     if unknown := sorted(known - MEASURED):
-        text = f"zoo was not checked against model type {unknown[0]!r}; a newer zoo may have been"
-        raise _refused("unknown_architecture", text)
+        raise unknown_type(unknown[0])
 
 
 def check_type(model_type: str) -> None:
@@ -114,6 +117,12 @@ def check_type(model_type: str) -> None:
     if model_type in REFUSED:
         reason, sentence = REFUSED[model_type]
         raise _refused(reason, f"a {model_type} model {sentence}")
+
+
+def unknown_type(model_type: str) -> ModelError:
+    """The refusal of a type that transformers knows and zoo was never compared with."""
+    text = f"zoo was not checked against model type {model_type!r}; a newer zoo may have been"
+    return _refused("unknown_architecture", text)
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:
