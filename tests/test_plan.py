@@ -48,6 +48,17 @@ def test_a_candidate_is_pinned_counted_and_costed(tmp_path: Path, shards: int) -
     assert before < model.fetch_bytes
 
 
+@pytest.mark.parametrize("method", ["fp8", "mxfp4"])
+def test_weights_that_can_be_dequantised_are_planned_with_the_configs_count(
+    tmp_path: Path, method: str
+) -> None:
+    folder = write_model(tmp_path / "m", config={"quantization_config": {"quant_method": method}})
+    with HubServer() as server:
+        server.add_repo("org/m-7B", folder, tags=["safetensors", method, "8-bit"])
+        (model,) = planned(server, ["org/m-7B"]).models
+    assert model.parameters == model.architecture.parameters
+
+
 def test_tied_embeddings_that_are_stored_twice_count_once(tmp_path: Path) -> None:
     tied = write_model(tmp_path / "tied", config={"tie_word_embeddings": True})
     loose = write_model(tmp_path / "loose")
@@ -68,13 +79,7 @@ def refused_repos(server: HubServer, tmp_path: Path) -> dict[str, str]:
         server.add_repo(f"org/{name}", folder, **(facts or {}))
         expected[f"org/{name}"] = reason
 
-    quantized = [
-        ("gptq", "gptq"),
-        ("awq", "awq"),
-        ("fp8", "fp8"),
-        ("bnb", "bitsandbytes"),
-        ("mxfp4", "mxfp4"),
-    ]
+    quantized = [("gptq", "gptq"), ("awq", "awq"), ("bnb", "bitsandbytes"), ("new", "made-up")]
     for name, method in quantized:
         add(name, "quantized", config={"quantization_config": {"quant_method": method}})
     add("mlx", "quantized", config={"quantization": {"group_size": 64, "bits": 4}})

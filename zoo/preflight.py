@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zoo import shards
+from zoo import quantization, shards
 from zoo.checkpoints import INDEX_NAME
 from zoo.errors import ModelError
 from zoo.filters import ParameterRange
@@ -51,9 +51,8 @@ VOCABULARIES = (
     {"sentencepiece.bpe.model"},
     {"tekken.json"},
 )
-QUANTIZED_TAGS = frozenset(
-    ("gptq", "awq", "bitsandbytes", "fp8", "mlx", "compressed-tensors", "exl2", "4-bit", "8-bit")
-)
+QUANTIZED_TAGS = frozenset(("gptq", "awq", "bitsandbytes", "mlx", "compressed-tensors", "exl2", "4-bit"))
+"""Tags of what zoo cannot dequantise; checkpoints tagged ``8-bit`` differ, their config tells which it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +113,7 @@ def _plan(hub: Hub, info: Mapping[str, Any], *, describe: Describe, params: Para
     start = shards.choose_weights(files)
     tokenizer = tokenizer_files(files)
     config = read_config(hub, repo_id, files, revision=revision)
-    refuse_quantized(config)
+    dequantised = quantization.dequantising(config) != config
     architecture = describe(config)
     index = [files[start]] if start == INDEX_NAME else []
     weight_map: Mapping[str, str] = {}
@@ -124,8 +123,11 @@ def _plan(hub: Hub, info: Mapping[str, Any], *, describe: Describe, params: Para
     weights = [files[name] for name in sorted(set(weight_map.values()) or {start})]
     headers = {one.path: shards.read_header(hub, repo_id, one, revision=revision) for one in weights}
     shards.check_complete(headers, weight_map)
-    shards.check_not_packed(headers)
-    parameters = shards.count_parameters(headers, tied=config.get("tie_word_embeddings") is True)
+    if dequantised:
+        parameters = architecture.parameters
+    else:
+        shards.check_not_packed(headers)
+        parameters = shards.count_parameters(headers, tied=config.get("tie_word_embeddings") is True)
     refuse_size(parameters, params)
     needed = (files["config.json"], *tokenizer, *index, *weights)
     candidate = Candidate(
@@ -190,16 +192,6 @@ def read_config(hub: Hub, repo_id: str, files: Mapping[str, RepoFile], *, revisi
     if not isinstance(config, dict):
         raise refused("bad_config", "its config.json is no JSON object")
     return config
-
-
-def refuse_quantized(config: Mapping[str, Any]) -> None:
-    """Raise ``ModelError`` (``quantized``) for a config that says so."""
-    stated = config.get("quantization_config") or config.get("quantization")
-    if not stated:
-        return
-    method = stated.get("quant_method") if isinstance(stated, dict) else None
-    kind = str(method or ("MLX" if "quantization" in config else "bitsandbytes"))[:40]
-    raise refused("quantized", f"its weights are quantised ({kind}); screen the model it was made from")
 
 
 def refuse_size(parameters: int, params: ParameterRange) -> None:
