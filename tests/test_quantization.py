@@ -25,7 +25,7 @@ BLOCK = 16
 
 
 def measured_masses(folder: Path) -> list[np.ndarray]:
-    """Per layer, the prompt masses [P, H, K] of a checkpoint folder."""
+    """Per layer, the prompt masses [P, H, K] of a checkpoint folder, loaded as a measurement loads it."""
     candidate = Candidate(
         model_id="tiny/quantised", revision="0" * 40, location=str(folder), format="folder", source="test"
     )
@@ -49,7 +49,9 @@ def measured_masses(folder: Path) -> list[np.ndarray]:
 
 def assert_measures_as(folder: Path, model: PreTrainedModel) -> None:
     expected_PL = [expected_masses(eager_maps(model, token_ids)) for token_ids in prompts()]
-    for layer, masses_PHK in enumerate(measured_masses(folder)):
+    measured = measured_masses(folder)
+    assert len(measured) == len(expected_PL[0]) > 0
+    for layer, masses_PHK in enumerate(measured):
         for prompt in range(len(LENGTHS)):
             np.testing.assert_allclose(masses_PHK[prompt], expected_PL[prompt][layer], atol=1e-5)
 

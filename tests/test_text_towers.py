@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from causal_lm_configs import sharpen, tiny_causal_config
 from test_conformance import REFUSAL_REASONS, assert_measured_exactly
+from test_quantization import assert_measures_as
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as COMPOSITES
 
@@ -65,3 +67,11 @@ def test_only_the_language_model_is_counted() -> None:
     assert described.text_tower == "model.language_model"
     assert described.parameters == sum(p.numel() for p in tower.parameters())
     assert all(layer.module_name.startswith("model.language_model.") for layer in described.attention_layers)
+
+
+@pytest.mark.parametrize("model_type", ["gemma3", "llava", "qwen2_5_vl"])
+def test_a_multimodal_checkpoint_is_loaded_and_measured_on_its_text(tmp_path: Path, model_type: str) -> None:
+    model = tiny_composite(model_type)
+    model.config.architectures = [COMPOSITES[model_type]]
+    model.save_pretrained(tmp_path)
+    assert_measures_as(tmp_path, model)
