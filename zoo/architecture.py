@@ -18,12 +18,8 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as _CAUSAL,
-)
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as _COMPOSITE,
-)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as _CAUSAL
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as _COMPOSITE
 
 from zoo import attention, qknorm, quantization, support
 from zoo.errors import ModelError, first_line
@@ -31,9 +27,14 @@ from zoo.probe import IMPLEMENTATION
 from zoo.records import Architecture, AttentionLayer
 
 attention_modules = attention.attention_modules
+in_other_tower = attention.in_other_tower
 layer_index = attention.layer_index
 
 _LANGUAGE_MODELS = {**_CAUSAL, **_COMPOSITE}
+
+_TEXT_ALONE = frozenset({"gemma3n"})
+"""Composites that need libraries zoo does without; transformers loads their language model from the same
+checkpoint, under its own class."""
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_LAYERS = 1000
@@ -96,8 +97,18 @@ def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
         raise _refused(
             "bad_config", f"config.json is not a valid {model_type} config ({first_line(error)})"
         ) from None
+    config = measured_config(config)
     check_config(config)
     return config
+
+
+def measured_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The config of the model that is built: the given one, or its language model's where that is alone."""
+    if config.model_type not in _TEXT_ALONE:
+        return config
+    text_config = config.get_text_config(decoder=True)
+    text_config.architectures = [_CAUSAL[text_config.model_type]]
+    return text_config
 
 
 def check_config(config: PreTrainedConfig) -> None:
@@ -190,7 +201,7 @@ def describe(model: PreTrainedModel) -> Architecture:
     return Architecture(
         model_type=model.config.model_type,
         architecture=type(model).__name__,
-        parameters=_parameters(model, tower),
+        parameters=sum(p.numel() for name, p in model.named_parameters() if name.startswith(tower)),
         model_layers=_model_layers(config, layers),
         attention_layers=layers,
         qk_norm=norm.kind,
@@ -228,10 +239,6 @@ def _qk_norm(
 def _model_layers(config: PreTrainedConfig, layers: tuple[AttentionLayer, ...]) -> int:
     """All layers of the decoder; an encoder-decoder's config counts its encoder's under the usual name."""
     return max(_size(config, "num_hidden_layers") or 0, 1 + max(layer.model_layer for layer in layers))
-
-
-def _parameters(model: PreTrainedModel, tower: str) -> int:
-    return sum(p.numel() for name, p in model.named_parameters() if name.startswith(tower))
 
 
 def _refused(reason: str, text: str) -> ModelError:

@@ -83,7 +83,7 @@ def _default_model(model_type: str) -> Any:
     needed = NEEDED.get(model_type, {})
     if model_type == "qwen4_exp":
         needed = {"text_config": NEEDED["qwen4_exp_text"]}
-    return architecture.build_on_meta(config_class(**needed))
+    return architecture.build_on_meta(architecture.measured_config(config_class(**needed)))
 
 
 def page() -> str:

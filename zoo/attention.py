@@ -80,7 +80,7 @@ def _is_text_attention(name: str, module: nn.Module) -> bool:
         layer_index(name) is not None
         and not _ELSEWHERE.search(type(module).__name__)
         and not _CROSS_NAME.search(name)
-        and not _TOWER_NAME.search(name)
+        and not in_other_tower(name)
         and route(module) is not None
     )
 
@@ -91,6 +91,11 @@ _WINDOWED = re.compile(r"sliding|local")
 
 _WINDOW_UNUSED = frozenset({"moshi", "nemotron_h", "unlimited_ocr_text"})
 """Model types whose config names a window that their masks do not use on a prompt."""
+
+
+def in_other_tower(name: str) -> bool:
+    """Whether a module or tensor belongs to an image or audio tower rather than to the language model."""
+    return _TOWER_NAME.search(name) is not None
 
 
 def layer_index(module_name: str) -> int | None:

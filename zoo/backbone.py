@@ -169,7 +169,8 @@ def check_filled(model: PreTrainedModel, info: dict[str, Any]) -> None:
     head = model.get_output_embeddings()
     unused = {name for name, module in model.named_modules() if module is head}
     missing = sorted(key for key in info["missing_keys"] if key.rpartition(".")[0] not in unused)
-    stray = sorted(key for key in info["unexpected_keys"] if architecture.layer_index(key) is not None)
+    unexpected = (key for key in info["unexpected_keys"] if not architecture.in_other_tower(key))
+    stray = sorted(key for key in unexpected if architecture.layer_index(key) is not None)
     mismatched = sorted(str(key) for key in info["mismatched_keys"])
     for keys, what, reason in (
         (missing, "lacks", "missing_tensors"),

@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "evolla": ("needs_image", "does not run on text alone: its language model reads a protein"),
     "pi0": ("needs_image", "predicts a robot's actions and does not run on text alone"),
     **dict.fromkeys(
-        ("fast_vlm", "gemma3n", "perception_lm"),
+        ("fast_vlm", "perception_lm"),
         (
             "missing_library",
             "needs timm for its vision tower, which zoo does not install; screen a copy of "
