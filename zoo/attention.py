@@ -137,9 +137,8 @@ def attention_layer(index: int, name: str, module: nn.Module, config: PreTrained
     own = _own_config(config, model_layer)
     heads = _count(module, "num_heads", "num_attention_heads", "n_heads", "n_head") or own.num_attention_heads
     groups = _count(module, "num_key_value_groups", "num_kv_groups")
-    kv_heads = (
-        heads // groups if groups else _count(module, "num_kv_heads", "num_key_value_heads", "kv_heads")
-    )
+    kv_heads = _count(module, "num_kv_heads", "num_key_value_heads", "kv_heads")
+    kv_heads = heads // groups if groups else kv_heads or getattr(own, "num_key_value_heads", None)
     return AttentionLayer(
         layer=index,
         model_layer=model_layer,
