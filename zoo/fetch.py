@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import logging
@@ -12,11 +11,12 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import disable_progress_bars
 
 from zoo import __version__
@@ -97,31 +97,36 @@ def _download(candidate: Candidate, folder: Path, *, hub: Hub) -> Path:
 
 
 def _snapshot(candidate: Candidate, folder: Path, *, hub: Hub) -> None:
-    """One attempt of the Hub client; files that are already there are kept."""
+    """One attempt of the Hub client for every file; those already there are kept.
+
+    Not ``snapshot_download``: it lists the repository once more, in a request that cannot time out.
+    """
     disable_progress_bars()
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings show signed addresses
-    try:
-        snapshot_download(
+
+    def download(file: RepoFile) -> None:
+        hf_hub_download(
             candidate.location,
+            file.path,
             revision=candidate.revision,
             local_dir=folder,
             cache_dir=folder.parent / "cache",
-            allow_patterns=[glob.escape(file.path) for file in candidate.files],
             endpoint=hub.endpoint,
             etag_timeout=hub.timeout_seconds,
             library_name="zoo",
             library_version=__version__,
-            max_workers=CONNECTIONS,
         )
+
+    try:
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            list(pool.map(download, candidate.files))
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
         raise BadAnswerError("malformed metadata") from error
     except OSError as error:
         if type(error) is OSError and error.errno is None:
             raise BadAnswerError("another length than stated") from error
         raise
-    if missing := [file.path for file in candidate.files if not (folder / file.path).is_file()]:
-        raise BadAnswerError(f"{missing[0]} was not listed")
 
 
 def is_intact(path: Path, file: RepoFile) -> bool:

@@ -145,7 +145,7 @@ def _plan(hub: Hub, info: Mapping[str, Any], *, describe: Describe, params: Para
         architecture=architecture,
         parameters=parameters,
         fetch_bytes=sum(one.size for one in needed),
-        api_requests=1,
+        api_requests=0,
         resolver_requests=sum(1 if one.sha256 else 2 for one in needed),
         identity=shards.identity(weights, tokenizer, config),
     )
