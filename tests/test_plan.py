@@ -254,7 +254,9 @@ def test_a_hub_that_is_down_is_not_a_repository_without_weights(tmp_path: Path) 
         faults = FaultPlan(1, kinds=["503"], where=[where], most=None)
         with HubServer(faults=faults) as server:
             server.add_repo("org/m", folder)
-            assert reasons(planned(server, ["org/m"])) == {"org/m": "hub_unavailable"}
+            plan = planned(server, ["org/m"])
+            assert reasons(plan) == {"org/m": "hub_unavailable"}
+            assert [refusal.transient for refusal in plan.refusals] == [True]
 
 
 def test_one_repository_named_twice_is_no_alias_of_itself(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def cli() -> None:
       0    done
       1    nothing done, for the one reason that is printed
       2    the command line was not understood
-      3    done, but some models failed
+      3    done, but some models failed or could not be looked at
       4    zoo track: Sink Strength fell by more than was allowed
       130  ended by Ctrl-C; what was measured until then is kept
     """

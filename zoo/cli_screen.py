@@ -157,7 +157,7 @@ def screen(
     _say_summary(summary, catalog_uri=catalog_uri)
     if summary.interrupted:
         context.exit(INTERRUPTED)
-    if summary.failed or summary.failed_before:
+    if summary.failed or summary.failed_before or any(each.transient for each in found.refusals):
         context.exit(SOME_FAILED)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from zoo import quantization, shards
 from zoo.checkpoints import INDEX_NAME
-from zoo.errors import ModelError
+from zoo.errors import ModelError, TransientModelError
 from zoo.filters import ParameterRange
 from zoo.hub import Hub
 from zoo.hub_errors import gated_sentence
@@ -83,7 +83,13 @@ def examine(
     except ModelError as error:
         message = str(error)
         named = message if target.model_id in message else f"{target.model_id}: {message}"
-        return Refusal(model_id=target.model_id, revision=revision, reason=error.reason, message=named)
+        return Refusal(
+            model_id=target.model_id,
+            revision=revision,
+            reason=error.reason,
+            message=named,
+            transient=isinstance(error, TransientModelError),
+        )
 
 
 def refuse_by_listing(listing: Listing, *, has_token: bool) -> None:

@@ -104,6 +104,8 @@ class Refusal:
     revision: str | None
     reason: str
     message: str
+    transient: bool = False
+    """Whether the moment is to blame, so that the next run may find otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
