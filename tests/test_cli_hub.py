@@ -164,7 +164,7 @@ def test_a_search_is_measured_ranked_and_kept_without_the_token(
     assert {row[4] for row in seen.rows} == {'--filter "7B" --params 0.. --sort downloads'}
     facts = run_query(catalog, "select verified, bytes_fetched > 0, source from outcomes").rows
     assert {row[1:] for row in facts} == {(True, "hub")}
-    assert all(row[0].startswith("digest of every file") for row in facts)
+    assert all(row[0].startswith("headers, lengths") for row in facts)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     again = run(*options[:7], "--dry-run")[1]
     assert again.count("measured before") == 2

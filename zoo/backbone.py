@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from zoo import architecture, checkpoints
-from zoo.errors import ModelError, TransientModelError, first_line
+from zoo.errors import ModelError, first_line
+from zoo.fetch import fetch
+from zoo.hub import Hub
+from zoo.loadplan import CannotStreamError, build_empty, plan_loading
+from zoo.quiet import quiet_transformers
 from zoo.records import Architecture, Candidate, RunOptions
+from zoo.streaming import StreamedModel
+from zoo.weights import OnBytes, open_weights
+from zoo.whole import check_filled, check_finite, check_observable, gguf_file, load_whole
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Backbone:
     """A model ready to run under the probe, and how it came to be loaded.
 
-    ``run`` calls each forward pass it is given; a streamed model runs them layer by layer in step, a
-    whole one in turn.
+    ``run`` calls each forward pass it is given; a streamed model runs them layer by layer in step, and
+    only once, a whole one in turn. ``close`` ends what still runs in the background.
     """
 
     model: PreTrainedModel
@@ -33,31 +38,134 @@ class Backbone:
     load_reason: str
     verified: str
     run: Callable[[Iterable[Callable[[], None]]], None]
+    close: Callable[[], None] = lambda: None
+    bytes_fetched: Callable[[], int | None] = lambda: None
 
 
-def open_backbone(candidate: Candidate, *, options: RunOptions) -> Backbone:
-    """The candidate's model with every weight filled; raises ``ModelError`` (stages plan, load)."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Opening:
+    """What is known of a model before a weight is read."""
+
+    candidate: Candidate
+    folder: Path
+    config: PreTrainedConfig
+    architecture: Architecture
+    implementation: str
+    device: str
+    dtype: torch.dtype
+
+
+def open_backbone(
+    candidate: Candidate,
+    *,
+    options: RunOptions,
+    folder: Path | None = None,
+    on_bytes: OnBytes | None = None,
+) -> Backbone:
+    """The candidate's model, streamed or whole; raises ``ModelError`` (stages plan, fetch, load).
+
+    ``folder`` holds the configuration and the index of a Hub model, whose weights stay on the Hub.
+    ``on_bytes`` is told, from other threads, the bytes of weights fetched so far and those planned.
+    Close what is returned.
+    """
     device = resolve_device(options.device)
-    config = _config(candidate)
+    folder = folder or Path(candidate.location)
+    config = _config(candidate, folder)
     meta_model = architecture.build_on_meta(config)
     described = architecture.describe(meta_model)
-    implementation = architecture.attention_implementation(meta_model)
-    if candidate.format == "folder":
-        checkpoints.check_safetensors(Path(candidate.location), expected_elements=described.parameters)
-    dtype = resolve_dtype(
-        options.dtype, config=config, candidate=candidate, device=device, route=described.attention_route
-    )
-    model = _load_whole(candidate, config=config, dtype=dtype, implementation=implementation)
-    check_finite(model)
-    return Backbone(
-        model=model.to(device).eval(),
+    opening = _Opening(
+        candidate=candidate,
+        folder=folder,
+        config=config,
         architecture=described,
+        implementation=architecture.attention_implementation(meta_model),
         device=device,
-        dtype=dtype,
+        dtype=resolve_dtype(
+            options.dtype, config=config, candidate=candidate, device=device, route=described.attention_route
+        ),
+    )
+    reason = "whole was asked for"
+    if options.load != "whole":
+        try:
+            return _open_streamed(opening, options=options, on_bytes=on_bytes)
+        except CannotStreamError as error:
+            reason = f"cannot be streamed: {error}"
+        if options.load == "stream":
+            text = f"this model {reason}; use --load auto or whole"
+            raise ModelError(text, stage="load", reason="cannot_stream")
+    return _open_whole(opening, reason=reason)
+
+
+def _open_streamed(opening: _Opening, *, options: RunOptions, on_bytes: OnBytes | None) -> Backbone:
+    if opening.candidate.format == "gguf":
+        raise CannotStreamError("it is a GGUF file")
+    model = build_empty(opening.config, dtype=opening.dtype, implementation=opening.implementation)
+    check_observable(model, opening.implementation)
+    weights = open_weights(opening.candidate, folder=opening.folder, on_bytes=on_bytes)
+    try:
+        checkpoints.check_elements(weights.headers, expected_elements=opening.architecture.parameters)
+        digests = weights.verify_digests() if options.verify == "full" else None
+        with quiet_transformers():
+            plan, info = plan_loading(model, weights.spans, dtype=opening.dtype)
+        check_filled(model, info)
+        streamed = StreamedModel(
+            plan=plan,
+            weights=weights,
+            architecture=opening.architecture,
+            device=opening.device,
+            window_bytes=options.prefetch_bytes,
+        )
+    except BaseException:
+        weights.close()
+        raise
+    return Backbone(
+        model=model,
+        architecture=opening.architecture,
+        device=opening.device,
+        dtype=opening.dtype,
+        load="stream",
+        load_reason="safetensors, read layer by layer",
+        verified=digests or "headers, lengths, finite values of what was read",
+        run=streamed.run,
+        close=streamed.close,
+        bytes_fetched=lambda: weights.bytes_fetched,
+    )
+
+
+def _open_whole(opening: _Opening, *, reason: str) -> Backbone:
+    candidate, verified = opening.candidate, "headers, shapes, finite values"
+    fetched: int | None = None
+    with ExitStack() as stack:
+        if candidate.format == "hub":
+            folder = stack.enter_context(fetch(candidate, hub=Hub()))
+            fetched = sum(file.size for file in candidate.files)
+            candidate = replace(candidate, location=str(folder), format="folder")
+            verified = f"digest of every file, {verified}"
+        if candidate.format == "folder":
+            checkpoints.check_safetensors(
+                Path(candidate.location), expected_elements=opening.architecture.parameters
+            )
+        model = load_whole(
+            candidate,
+            config=opening.config,
+            dtype=opening.dtype,
+            implementation=opening.implementation,
+        )
+        check_finite(model)
+        model = model.to(opening.device).eval()
+        # The weights may be a memory map of the downloaded files.
+        close = stack.pop_all().close
+    return Backbone(
+        model=model,
+        architecture=opening.architecture,
+        device=opening.device,
+        dtype=opening.dtype,
         load="whole",
-        load_reason="every model is loaded whole",
-        verified="headers, shapes, finite values",
+        load_reason=reason,
+        verified=verified,
         run=run_in_turn,
+        close=close,
+        bytes_fetched=lambda: fetched,
     )
 
 
@@ -94,100 +202,14 @@ def resolve_dtype(
     return config.dtype or torch.bfloat16
 
 
-def _config(candidate: Candidate) -> PreTrainedConfig:
-    if candidate.format == "folder":
-        return architecture.read_config(Path(candidate.location))
-    folder, name = gguf_file(candidate)
+def _config(candidate: Candidate, folder: Path) -> PreTrainedConfig:
+    if candidate.format != "gguf":
+        return architecture.read_config(folder)
+    where, name = gguf_file(candidate)
     try:
-        config = AutoConfig.from_pretrained(folder, gguf_file=name, local_files_only=True)
+        config = AutoConfig.from_pretrained(where, gguf_file=name, local_files_only=True)
     except Exception as error:
         text = f"the GGUF file cannot be read ({first_line(error)}); fetch it again"
         raise ModelError(text, stage="plan", reason="bad_config") from None
     architecture.check_config(config)
     return config
-
-
-def gguf_file(candidate: Candidate) -> tuple[str, str]:
-    """Folder and file name of a GGUF candidate."""
-    path = Path(candidate.location)
-    return str(path.parent), path.name
-
-
-def _load_whole(
-    candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.dtype, implementation: str
-) -> PreTrainedModel:
-    common: dict[str, Any] = {
-        "config": config,
-        "dtype": dtype,
-        "attn_implementation": implementation,
-        "trust_remote_code": False,
-        "local_files_only": True,
-        "output_loading_info": True,
-    }
-    if candidate.format == "gguf":
-        folder, name = gguf_file(candidate)
-        where: dict[str, Any] = {"pretrained_model_name_or_path": folder, "gguf_file": name}
-    else:
-        where = {"pretrained_model_name_or_path": candidate.location, "use_safetensors": True}
-        # Mismatches are reported rather than raised, so that check_filled can name them.
-        where["ignore_mismatched_sizes"] = True
-    try:
-        with quiet_transformers():
-            model, info = architecture.model_class(config).from_pretrained(**where, **common)
-    except torch.cuda.OutOfMemoryError as error:
-        text = f"the model does not fit the GPU's memory ({first_line(error)}); use a larger GPU"
-        raise TransientModelError(text, stage="load", reason="gpu_memory") from None
-    except Exception as error:
-        text = f"the weights cannot be loaded ({first_line(error)}); fetch them again"
-        raise ModelError(text, stage="load", reason="unreadable_weights") from None
-    check_filled(model, info)
-    if model.config._attn_implementation != implementation:
-        text = f"{type(model).__name__} does not let its attention be observed; the model is not supported"
-        raise ModelError(text, stage="load", reason="attention_not_observable")
-    return model
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Keep transformers' progress bars and reports out of the output; zoo says what they say itself."""
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        transformers_logging.enable_progress_bar()
-
-
-def check_filled(model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise ``ModelError`` unless every weight that runs came from the checkpoint.
-
-    ``info`` is transformers' loading report. A missing LM head is no fault: it never runs. A stray
-    tensor inside a layer is one, since the module that is built then differs from the one trained.
-    """
-    head = model.get_output_embeddings()
-    unused = {name for name, module in model.named_modules() if module is head}
-    missing = sorted(key for key in info["missing_keys"] if key.rpartition(".")[0] not in unused)
-    unexpected = (key for key in info["unexpected_keys"] if not architecture.in_other_tower(key))
-    stray = sorted(key for key in unexpected if architecture.layer_index(key) is not None)
-    mismatched = sorted(str(key) for key in info["mismatched_keys"])
-    for keys, what, reason in (
-        (missing, "lacks", "missing_tensors"),
-        (mismatched, "has other shapes than its config for", "mismatched_tensors"),
-        (stray, "holds tensors its config has no place for:", "unexpected_tensors"),
-    ):
-        if keys:
-            named = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-            text = f"the checkpoint {what} {named}; a number from such weights would be wrong, fetch it again"
-            raise ModelError(text, stage="load", reason=reason)
-    if info.get("error_msgs"):
-        raise ModelError(str(info["error_msgs"][0]), stage="load", reason="unreadable_weights")
-
-
-def check_finite(model: PreTrainedModel) -> None:
-    """Raise ``ModelError`` (``non_finite_weights``) naming the first weight with a NaN or infinity."""
-    for name, parameter in model.named_parameters():
-        if not torch.isfinite(parameter).all():
-            text = f"weight {name} holds NaN or infinite values; the checkpoint is damaged, fetch it again"
-            raise ModelError(text, stage="load", reason="non_finite_weights")

@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -42,7 +42,10 @@ from zoo.records import (
 from zoo.sources import find_candidates
 from zoo.tokenizer import load_tokenizer
 
-OnStage = Callable[[str], None]
+OnStage = Callable[..., None]
+
+LOOK_SECONDS = 0.5
+"""How long at least between two reports of the bytes fetched."""
 
 
 def measure(
@@ -55,6 +58,8 @@ def measure(
     """Measure one pinned candidate. A model's fault is returned as a ``Failure``, never raised.
 
     ``on_stage`` is told the stage that begins: fetch (from the Hub), load, render, probe, summarise.
+    While weights are streamed it is told the running stage twice a second or so, with the bytes fetched
+    so far and those planned, from any thread.
     """
     spec = spec or make_spec()
     clock = _Clock(on_stage=on_stage)
@@ -78,11 +83,12 @@ def _measure(
 ) -> Measurement:
     with local_files(candidate, clock=clock) as local:
         with clock("load"):
-            backbone = open_backbone(local, options=options)
-        with clock("render"):
-            prompts = render_for(local, backbone, spec=spec)
-        with clock("probe"):
-            layers = probe_layers(backbone, prompts, spec=spec, options=options)
+            backbone = open_backbone(candidate, options=options, folder=local, on_bytes=clock.on_bytes)
+        with closing(backbone):
+            with clock("render"):
+                prompts = render_for(candidate, backbone, spec=spec, folder=local)
+            with clock("probe"):
+                layers = probe_layers(backbone, prompts, spec=spec, options=options)
     with clock("summarise"):
         summary = strength.summarise(layers, spec=spec)
     return Measurement(
@@ -91,24 +97,32 @@ def _measure(
         architecture=backbone.architecture,
         prompts=prompts,
         strength=summary,
-        run=_run_facts(backbone, clock, candidate=candidate),
+        run=_run_facts(backbone, clock),
     )
 
 
 @contextmanager
-def local_files(candidate: Candidate, *, clock: _Clock) -> Iterator[Candidate]:
-    """The candidate as local files: itself, or a Hub model downloaded for the time of the block."""
+def local_files(candidate: Candidate, *, clock: _Clock) -> Iterator[Path]:
+    """Where the candidate's configuration and tokenizer are: a Hub model's are fetched for the block."""
     if candidate.format != "hub":
-        yield candidate
+        yield Path(candidate.location)
         return
+    small = tuple(file for file in candidate.files if not file.path.endswith(".safetensors"))
     with ExitStack() as stack:
         with clock("fetch"):
-            folder = stack.enter_context(fetch(candidate, hub=Hub()))
-        yield replace(candidate, format="folder", location=str(folder))
+            folder = stack.enter_context(fetch(replace(candidate, files=small), hub=Hub()))
+        yield folder
 
 
-def render_for(candidate: Candidate, backbone: Backbone, *, spec: MeasurementSpec) -> RenderedPrompts:
-    """The spec's prompts as token ids; raises ``ModelError`` when one is outside the vocabulary."""
+def render_for(
+    candidate: Candidate, backbone: Backbone, *, spec: MeasurementSpec, folder: Path | None = None
+) -> RenderedPrompts:
+    """The spec's prompts as token ids; raises ``ModelError`` when one is outside the vocabulary.
+
+    ``folder`` holds a Hub model's tokenizer.
+    """
+    if candidate.format == "hub":
+        candidate = replace(candidate, format="folder", location=str(folder))
     prompts = render(
         load_tokenizer(candidate),
         load_prompts(spec.prompt_count).texts,
@@ -150,7 +164,15 @@ class _Clock:
     on_stage: OnStage | None
     stage: str = "plan"
     wall_seconds: dict[str, float] = field(default_factory=dict)
+    _looked_at: float = field(default_factory=time.monotonic)
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    def on_bytes(self, fetched: int, planned: int) -> None:
+        """Pass on how far the weights are, but not for each piece."""
+        now = time.monotonic()
+        if self.on_stage is not None and now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            self.on_stage(self.stage, fetched, planned)
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -174,17 +196,16 @@ class _Clock:
         )
 
 
-def _run_facts(backbone: Backbone, clock: _Clock, *, candidate: Candidate) -> RunFacts:
-    is_fetched = candidate.format == "hub"
+def _run_facts(backbone: Backbone, clock: _Clock) -> RunFacts:
     return RunFacts(
         dtype=str(backbone.dtype).removeprefix("torch."),
         device=backbone.device,
         load=backbone.load,
         load_reason=backbone.load_reason,
-        verified=f"digest of every file, {backbone.verified}" if is_fetched else backbone.verified,
+        verified=backbone.verified,
         wall_seconds=dict(clock.wall_seconds),
         peak_memory_bytes=peak_memory_bytes(backbone.device),
-        bytes_fetched=sum(file.size for file in candidate.files) if is_fetched else None,
+        bytes_fetched=backbone.bytes_fetched(),
         versions={
             "zoo": __version__,
             "python": platform.python_version(),

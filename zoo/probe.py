@@ -48,6 +48,12 @@ class _Capture:
 _running: ContextVar[tuple[Probe, _Capture] | None] = ContextVar("zoo_running_capture", default=None)
 
 
+def attention_layers_seen() -> int:
+    """How many attention layers the running forward pass has been through; 0 outside of one."""
+    running = _running.get()
+    return 0 if running is None else running[1].layers_seen
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Probe:
     """Collects ``LayerStatistics`` of ``layers`` while batches run through ``model``.

@@ -56,7 +56,10 @@ class RunOptions:
     device: str = "auto"
     dtype: str = "auto"
     load: Literal["auto", "stream", "whole"] = "auto"
+    verify: Literal["parts", "full"] = "parts"
     tokens_per_batch: int = 1024
+    prefetch_bytes: int = 1 << 30
+    """Bytes of weights that may be held for layers that have not run yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
