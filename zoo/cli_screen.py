@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -74,6 +74,20 @@ INTERRUPTED = 130
     show_default=True,
     help="A model's number format; auto is the checkpoint's on a GPU and float32 on a CPU.",
 )
+@click.option(
+    "--load",
+    type=click.Choice(["auto", "stream", "whole"]),
+    default="auto",
+    show_default=True,
+    help="Read weights layer by layer while the model runs, or all at first; auto streams what it can.",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["parts", "full"]),
+    default="parts",
+    show_default=True,
+    help="What is checked of streamed weights: the parts that are read, or first every file's SHA-256.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N models to be measured.")
 @click.option("--force", is_flag=True, help="Measure again what the catalog holds; the new result counts.")
 @click.option(
@@ -93,6 +107,8 @@ def screen(
     prompt_format: PromptFormat,
     device: str,
     dtype: str,
+    load: Literal["auto", "stream", "whole"],
+    verify: Literal["parts", "full"],
     limit: int | None,
     force: bool,
     dry_run: bool,
@@ -146,7 +162,7 @@ def screen(
             candidates,
             catalog=catalog,
             spec=spec,
-            options=RunOptions(device=device, dtype=dtype),
+            options=RunOptions(device=device, dtype=dtype, load=load, verify=verify),
             address=address,
             gpus_per_model=gpus_per_model,
             force=force,

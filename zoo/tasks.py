@@ -97,11 +97,19 @@ def measure_and_commit(
 
 @ray.remote(max_calls=1, max_retries=0)  # a fresh process a model; the driver counts the retries
 def task(candidate: Candidate, *, stages: Any, **how: Any) -> TaskReport:
-    def on_stage(stage: str, *_: Any) -> None:
-        stages.enter.remote(candidate.stem, stage)
+    started = time.monotonic()
+
+    def on_stage(stage: str, *fetched: int) -> None:
+        text = f" {bytes_text(*fetched, seconds=time.monotonic() - started)}" if fetched else ""
+        stages.enter.remote(candidate.stem, f"{stage}{text}")
 
     on_stage("start")
     return measure_and_commit(candidate, on_stage=on_stage, **how)
+
+
+def bytes_text(fetched: int, planned: int, *, seconds: float) -> str:
+    """How far a model's weights are, and their rate since it began."""
+    return f"{fetched / 1e6:,.0f} of {planned / 1e6:,.0f} MB, {fetched / 1e6 / max(seconds, 1e-3):,.0f} MB/s"
 
 
 class Stages:
