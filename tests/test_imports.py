@@ -280,7 +280,7 @@ OWNERS = {
         "zoo/cli_screen.py",
     },
     "duckdb": {"catalog/query.py"},
-    "huggingface_hub": {"zoo/fetch.py", "zoo/hub.py", "zoo/hub_errors.py"},
+    "huggingface_hub": {"zoo/fetch.py", "zoo/hub.py", "zoo/hub_errors.py", "zoo/hub_files.py"},
     "ray": {"zoo/tasks.py"},
 }
 """The only modules outside of jobs/ that may name a library."""

@@ -178,6 +178,7 @@ def test_a_value_projection_that_the_logits_depend_on_is_refused_and_not_taken_f
 
     folder = saved(tiny_model("llama"), tmp_path)
     monkeypatch.setattr(LlamaAttention, "forward", forward)
+    monkeypatch.setattr(LlamaAttention, "original", original, raising=False)  # it tells how to observe it
     with pytest.raises(ModelError, match="attention logits that are NaN"):
         statistics(folder, random_prompts(8), load="stream")
 
