@@ -92,7 +92,8 @@ def parse_config(raw: Mapping[str, Any]) -> PreTrainedConfig:
     raw = quantization.dequantising(raw)
     kept = {key: value for key, value in raw.items() if not _STRIPPED.fullmatch(key)}
     try:
-        config = AutoConfig.for_model(**kept)
+        # JSON has no infinity: transformers writes it as an object, and only its file reader undoes that.
+        config = AutoConfig.for_model(**PreTrainedConfig._decode_special_floats(kept))
     except (Exception, RecursionError) as error:
         raise _refused(
             "bad_config", f"config.json is not a valid {model_type} config ({first_line(error)})"

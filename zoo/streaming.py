@@ -161,7 +161,7 @@ class StreamedModel:
             self._note_order(name, stage)
         if name in self._stages.row_lookups and args:
             wait_for(_RowsNeed(name), args[0])
-            return (torch.searchsorted(self._rows[name], args[0]), *args[1:]), kwargs
+            return (torch.searchsorted(self._rows[name], args[0].contiguous()), *args[1:]), kwargs
         if name not in self._resident:
             with _as_loaded_whole():
                 self._load_now(name)
