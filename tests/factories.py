@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from zoo.records import (
+    SLICES,
     SWEEP_SEEDS,
     SWEEP_SIZES,
     Architecture,
@@ -146,9 +147,19 @@ def _head_rows(
                     candidate_masses=(mass, *(0.01,) * (spec.candidate_positions - 2), None),
                     prompt_log_odds=prompt_log_odds,
                     prompt_log_odds_content=content,
+                    slice_log_odds=_slices(prompt_log_odds),
+                    slice_mean_log_odds=_slices(prompt_log_odds - np.float32(0.1)),
+                    slice_lift=_slices(prompt_log_odds + np.float32(3.5)),
                 )
             )
     return tuple(rows)
+
+
+def _slices(prompt_log_odds: np.ndarray) -> tuple[float | None, ...]:
+    """A value a slice, falling as queries see more keys; no prompt reaches query 64."""
+    whole = _logit(prompt_log_odds)
+    offsets = {"content": -0.25, "8-16": 0.4, "16-32": 0.1, "32-64": -0.3, "short": 0.1, "long": -0.1}
+    return tuple(None if name == "64+" else whole + offsets.get(name, 0.0) for name in SLICES)
 
 
 def _strength(rows: tuple[HeadRow, ...], spec: MeasurementSpec, sink_strength: float | None) -> Strength:

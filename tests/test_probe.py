@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from zoo import architecture
 from zoo.errors import ModelError
 from zoo.probe import IMPLEMENTATION, Probe, make_batches
-from zoo.records import LayerStatistics, RenderedPrompts
+from zoo.records import BANDS, SLICES, LayerStatistics, RenderedPrompts
+from zoo.strength import slice_statistics
 
 
 def as_rendered(prompts: list[list[int]], *, shared_prefix_tokens: int = 0) -> RenderedPrompts:
@@ -33,6 +34,7 @@ def probe_statistics(
         candidates=8,
         first_query=8,
         content_query=rendered.shared_prefix_tokens,
+        thirds_P=rendered.length_thirds,
     )
     for batch in make_batches(rendered, tokens_per_batch=tokens_per_batch, device="cpu"):
         probe.forward(batch)
@@ -65,6 +67,59 @@ def test_the_content_region_starts_after_the_shared_prefix() -> None:
     measured = probe_statistics(model, as_rendered(prompts, shared_prefix_tokens=15))
     for layer, masses_PHK in zip(measured, expected, strict=True):
         np.testing.assert_allclose(expit(layer.log_odds_RPHK[1]), masses_PHK, atol=1e-5)
+
+
+def eager_slices(model: PreTrainedModel, prompts: list[list[int]], *, shared: int) -> np.ndarray:
+    """The three statistics [L, 3, Z, H] at key 0, one prompt and query at a time from eager's weights."""
+    thirds = as_rendered(prompts).length_thirds
+    by_slice: dict[tuple[int, int], list[np.ndarray]] = {}
+    for third, ids in zip(thirds, prompts, strict=True):
+        with torch.no_grad():
+            maps = model(torch.tensor([ids]), output_attentions=True, use_cache=False).attentions
+        weights_LHQJ = torch.stack(maps)[:, 0].double().numpy()
+        ranges = [
+            (8, None),
+            (max(8, shared), None),
+            *BANDS,
+            *((8, None) if third == t else (0, 0) for t in range(3)),
+        ]
+        for z, (first, end) in enumerate(ranges):
+            for layer, weights_HQJ in enumerate(weights_LHQJ):
+                rows = [
+                    (row[:, 0], np.log(row[:, 0] / (1 - row[:, 0])), np.log((row[0] > 0).sum() - 1))
+                    for row in weights_HQJ.swapaxes(0, 1)[first:end]
+                    if row[0, 0] > 0
+                ]
+                if rows:
+                    means = [np.mean(term, axis=0) for term in zip(*rows, strict=True)]
+                    by_slice.setdefault((layer, z), []).append(
+                        np.stack([means[0], means[1], means[1] + means[2]])
+                    )
+    result = np.full((len(weights_LHQJ), 3, len(SLICES), 4), np.nan)
+    for (layer, z), prompts_P3H in by_slice.items():
+        mass, mean, lift = np.mean(prompts_P3H, axis=0)
+        result[layer, :, z] = np.log(mass / (1 - mass)), mean, lift
+    return result
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral"])
+def test_every_slice_equals_what_its_queries_give_in_eager_attention(model_type: str) -> None:
+    model, prompts = tiny_model(model_type), random_prompts(9, longest=80)
+    expected = eager_slices(model, prompts, shared=12)
+    measured = probe_statistics(model, as_rendered(prompts, shared_prefix_tokens=12), tokens_per_batch=200)
+    for layer, expected_3ZH in zip(measured, expected, strict=True):
+        np.testing.assert_allclose(slice_statistics(layer, sink=0), expected_3ZH, atol=2e-4)
+    assert np.isnan(expected).any() == (model_type == "mistral"), (
+        "a window of 12 hides key 0 from late queries"
+    )
+
+
+def test_lift_is_zero_under_uniform_attention_whatever_the_band_and_length() -> None:
+    model = tiny_model("gpt2")
+    model.transformer.wpe.weight.data.zero_()
+    measured = probe_statistics(model, as_rendered([[7] * length for length in (20, 45, 90)]))
+    for layer in measured:
+        np.testing.assert_allclose(slice_statistics(layer, sink=0)[2], 0, atol=1e-5)
 
 
 def test_without_positions_a_repeated_token_has_mass_one_over_t() -> None:

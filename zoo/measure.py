@@ -151,6 +151,7 @@ def probe_layers(
         candidates=spec.candidate_positions,
         first_query=spec.candidate_positions,
         content_query=prompts.shared_prefix_tokens,
+        thirds_P=prompts.length_thirds,
     )
     batches = make_batches(prompts, tokens_per_batch=options.tokens_per_batch, device=backbone.device)
     backbone.run([partial(probe.forward, batch) for batch in batches])

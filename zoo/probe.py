@@ -9,6 +9,7 @@ K candidate sink positions, R query regions, P prompts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ from zoo import attention, softmax_route
 from zoo import sinks as sink_math
 from zoo.batches import Batch, make_batches
 from zoo.errors import ModelError
-from zoo.records import AttentionLayer, LayerStatistics
+from zoo.records import BANDS, REGIONS, SLICES, AttentionLayer, LayerStatistics
 
 __all__ = ["IMPLEMENTATION", "Batch", "Probe", "make_batches"]
 
@@ -41,6 +42,7 @@ class _Capture:
 
     batch: Batch
     used_RBQ: Tensor
+    slices_ZRB: Tensor
     layers_seen: int = 0
     calls: int = 0
 
@@ -59,8 +61,9 @@ class Probe:
     """Collects ``LayerStatistics`` of ``layers`` while batches run through ``model``.
 
     Queries before ``first_query`` are not used; ``content_query`` is the first one past the prefix that
-    all prompts share. Raises ``ModelError`` (stage ``probe``) for what would make a number wrong: a
-    layer that did not fire or is not causal, or logits that are not finite.
+    all prompts share; ``thirds_P`` is each prompt's third by length. Raises ``ModelError`` (stage
+    ``probe``) for what would make a number wrong: a layer that did not fire or is not causal, or logits
+    that are not finite.
     """
 
     model: PreTrainedModel
@@ -69,12 +72,15 @@ class Probe:
     candidates: int
     first_query: int
     content_query: int
+    thirds_P: Sequence[int] = ()
     _modules: list[nn.Module] = field(init=False)
     _log_odds: list[np.ndarray | None] = field(init=False)
+    _slice_sums: list[np.ndarray | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self._modules = [self.model.get_submodule(layer.module_name) for layer in self.layers]
         self._log_odds = [None] * len(self.layers)
+        self._slice_sums = [None] * len(self.layers)
         for module in {id(module): module for module in self._modules}.values():
             if attention.route(module) == "softmax":
                 softmax_route.watch(module, _observe_softmax)
@@ -82,9 +88,13 @@ class Probe:
     def forward(self, batch: Batch) -> None:
         """Run one batch up to its last attention layer."""
         queries = batch.token_ids_BQ.shape[1]
-        regions = [self.first_query, max(self.first_query, self.content_query)]
-        used = [sink_math.used_queries(batch.lengths_B, queries=queries, first=first) for first in regions]
-        capture = _Capture(batch, torch.stack(used))
+        starts = (self.first_query, max(self.first_query, self.content_query))
+        bands = ((max(self.first_query, first), end) for first, end in BANDS)
+        used = [
+            sink_math.used_queries(batch.lengths_B, queries=queries, first=first, end=end)
+            for first, end in (*((start, None) for start in starts), *bands)
+        ]
+        capture = _Capture(batch, torch.stack(used), self._slices(batch))
         visible_BQ = torch.arange(queries, device=batch.lengths_B.device) < batch.lengths_B.unsqueeze(-1)
         token = _running.set((self, capture))
         try:
@@ -107,8 +117,10 @@ class Probe:
         """What was collected, in depth order; call it after every batch has run."""
         collected = [array for array in self._log_odds if array is not None]
         assert len(collected) == len(self.layers), "no batch was run"
-        pairs = zip(self.layers, collected, strict=True)
-        return tuple(LayerStatistics(layer=layer, log_odds_RPHK=array) for layer, array in pairs)
+        return tuple(
+            LayerStatistics(layer=layer, log_odds_RPHK=array, slice_sums_TZHK=sums)
+            for layer, array, sums in zip(self.layers, collected, self._slice_sums, strict=True)
+        )
 
     def observe(self, module: nn.Module, capture: _Capture, logits_BHQJ: Tensor, sink: Tensor | None) -> None:
         """Keep one layer's statistics of one batch; unwinds the forward pass after the last layer."""
@@ -123,9 +135,9 @@ class Probe:
             raise _unmeasurable(layer.module_name, "lets a token attend to later ones", "not_causal")
         if log_odds_BHQK.isnan().any():
             raise _unmeasurable(layer.module_name, "has attention logits that are NaN", "non_finite_logits")
-        log_odds_RBHK = (
-            sink_math.prompt_log_odds(log_odds_BHQK, used_RBQ=capture.used_RBQ).float().cpu().numpy()
-        )
+        self._add_slices(layer, capture, logits_BHQJ, log_odds_BHQK)
+        used_RBQ = capture.used_RBQ[: len(REGIONS)]
+        log_odds_RBHK = sink_math.prompt_log_odds(log_odds_BHQK, used_RBQ=used_RBQ).float().cpu().numpy()
         kept = self._log_odds[layer.layer]
         if kept is None:
             regions, _, heads, candidates = log_odds_RBHK.shape
@@ -134,6 +146,29 @@ class Probe:
         kept[:, capture.batch.prompts_B] = log_odds_RBHK
         if capture.layers_seen == len(self.layers):
             raise _LastLayerSeen
+
+    def _slices(self, batch: Batch) -> Tensor:
+        """[Z, R, B], 1 where a slice takes a prompt's queries of a region or band."""
+        parts = len(REGIONS) + len(BANDS)
+        slices_ZRB = torch.zeros(len(SLICES), parts, len(batch.prompts_B), device=batch.lengths_B.device)
+        for part in range(parts):
+            slices_ZRB[part, part] = 1
+        for place, prompt in enumerate(batch.prompts_B if self.thirds_P else ()):
+            slices_ZRB[parts + self.thirds_P[prompt], 0, place] = 1
+        return slices_ZRB
+
+    def _add_slices(
+        self, layer: AttentionLayer, capture: _Capture, logits_BHQJ: Tensor, log_odds_BHQK: Tensor
+    ) -> None:
+        other_keys_BQ = (logits_BHQJ[:, 0] > -torch.inf).sum(-1) - 1
+        sums_TZHK = sink_math.slice_sums(
+            log_odds_BHQK,
+            used_RBQ=capture.used_RBQ,
+            other_keys_BQ=other_keys_BQ,
+            slices_ZRB=capture.slices_ZRB,
+        )
+        so_far, new = self._slice_sums[layer.layer], sums_TZHK.cpu().numpy()
+        self._slice_sums[layer.layer] = new if so_far is None else so_far + new
 
     def _next_layer(self, module: nn.Module, capture: _Capture) -> AttentionLayer | None:
         """The layer that now runs; ``None`` for attention that is not to be measured."""

@@ -1,6 +1,7 @@
 """Frozen records that cross module boundaries: what is measured, how, and what came out.
 
-Shape letters: R query regions, P prompts, H query heads of a layer, K candidate sink positions.
+Shape letters: R query regions, P prompts, H query heads of a layer, K candidate sink positions,
+Z slices, T sums of a slice.
 """
 
 from __future__ import annotations
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
 DEFINITION_VERSION = 1
 """Version of the measurement's definition; a change of any number it yields raises it."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the catalog's tables; a new column raises it."""
 
 REGIONS = ("all", "content")
 """Query regions in the order of every R axis: all used queries, and those past the shared prefix."""
+
+BANDS = ((8, 16), (16, 32), (32, 64), (64, None))
+"""Query bands: half-open ranges of query positions, counted from 0."""
+
+SLICES = ("all", "content", "8-16", "16-32", "32-64", "64+", "short", "middle", "long")
+"""Parts of the queries that S can be taken over, in the order of every Z axis: the regions, the bands,
+and the used queries of the shortest, middle and longest third of the prompts in tokens."""
 
 SWEEP_SIZES = (10, 15, 20, 30, 50, 100)
 SWEEP_SEEDS = (0, 1, 2)
@@ -234,6 +242,13 @@ class RenderedPrompts:
         middle = len(lengths) // 2
         return float(lengths[middle] if len(lengths) % 2 else (lengths[middle - 1] + lengths[middle]) / 2)
 
+    @property
+    def length_thirds(self) -> tuple[int, ...]:
+        """Of every prompt the third that its length in tokens falls into: 0 short, 1 middle, 2 long."""
+        order = sorted(range(len(self.token_ids)), key=lambda prompt: len(self.token_ids[prompt]))
+        rank = {prompt: place for place, prompt in enumerate(order)}
+        return tuple(3 * rank[prompt] // len(order) for prompt in range(len(order)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerStatistics:
@@ -241,11 +256,13 @@ class LayerStatistics:
 
     ``log_odds_RPHK`` (float32, nats) is the logit of the prompt mass: of the mean, over the used
     queries of a region, of the softmax weight at each candidate position. NaN where no used query
-    can see the position.
+    can see the position. ``slice_sums_TZHK`` (float64) sums over prompts, for each slice, what
+    ``zoo.sinks.slice_sums`` says.
     """
 
     layer: AttentionLayer
     log_odds_RPHK: np.ndarray
+    slice_sums_TZHK: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +301,12 @@ class HeadRow:
     candidate_masses: tuple[float | None, ...]
     prompt_log_odds: np.ndarray
     prompt_log_odds_content: np.ndarray
+    slice_log_odds: tuple[float | None, ...] = ()
+    """By slice, in the order of ``SLICES``, the logit of the mean mass, as ``log_odds`` is."""
+    slice_mean_log_odds: tuple[float | None, ...] = ()
+    """By slice, the mean over queries and prompts of the log-odds themselves."""
+    slice_lift: tuple[float | None, ...] = ()
+    """By slice, that mean + ln(other visible keys): how far the sink is above an average other key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,7 +1,7 @@
 """Attention logits to sink statistics: pure functions on tensors, in float32 and nats.
 
 Shape letters: B prompts of a batch, H query heads, G KV heads, Q query positions, J key positions,
-D head size, K candidate sink positions, R query regions.
+D head size, K candidate sink positions, R query regions, Z slices, T sums of a slice.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def sink_log_odds(logits_BHQJ: Tensor, *, candidates: int, sink_logit: Tensor | 
     return log_odds_BHQK.masked_fill(head_BHQK == -torch.inf, -torch.inf)
 
 
-def used_queries(lengths_B: Tensor, *, queries: int, first: int) -> Tensor:
-    """Boolean [B, Q]: positions from ``first`` up to each prompt's length."""
+def used_queries(lengths_B: Tensor, *, queries: int, first: int, end: int | None = None) -> Tensor:
+    """Boolean [B, Q]: positions from ``first`` up to each prompt's length, and before ``end``."""
     position_Q = torch.arange(queries, device=lengths_B.device)
-    return (position_Q >= first) & (position_Q < lengths_B.unsqueeze(-1))
+    before_end_Q = position_Q < (queries if end is None else end)
+    return (position_Q >= first) & before_end_Q & (position_Q < lengths_B.unsqueeze(-1))
 
 
 def prompt_log_odds(log_odds_BHQK: Tensor, *, used_RBQ: Tensor) -> Tensor:
@@ -80,6 +81,30 @@ def prompt_log_odds(log_odds_BHQK: Tensor, *, used_RBQ: Tensor) -> Tensor:
         log_rest = rest.masked_fill(left_out, -torch.inf).logsumexp(-2)
         regions.append((log_mass - log_rest).masked_fill(left_out.all(-2), torch.nan))
     return torch.stack(regions)
+
+
+def slice_sums(
+    log_odds_BHQK: Tensor, *, used_RBQ: Tensor, other_keys_BQ: Tensor, slices_ZRB: Tensor
+) -> Tensor:
+    """Five float64 sums over the batch's prompts [5, Z, H, K] of what each prompt's used queries average to.
+
+    The mass of the candidate, what it leaves, its log-odds (nats), ln of the other visible keys, and 1
+    for every prompt that has a used query which sees the candidate. ``slices_ZRB`` is 1 where a slice
+    takes a prompt's queries of a region. A sum is infinite where a candidate is all that a query sees.
+    """
+    regions, batch, queries = used_RBQ.shape
+    left_out = (log_odds_BHQK == -torch.inf) | ~used_RBQ.any(0)[:, None, :, None]
+    ln_keys_BHQK = other_keys_BQ.float().log()[:, None, :, None].expand_as(log_odds_BHQK)
+    mass, rest = log_odds_BHQK.sigmoid(), (-log_odds_BHQK).sigmoid()
+    terms = (mass, rest, log_odds_BHQK, ln_keys_BHQK, torch.ones_like(mass))
+    terms_TBHQK = torch.stack([term.masked_fill(left_out, 0) for term in terms])
+    used_BRQ = used_RBQ.transpose(0, 1).float()
+    flat_BQX = terms_TBHQK.permute(1, 3, 0, 2, 4).reshape(batch, queries, -1)
+    shape = (batch, regions, len(terms), *log_odds_BHQK.shape[1::2])
+    totals_BRTHK = torch.matmul(used_BRQ, flat_BQX).reshape(shape)
+    seen_BRHK = totals_BRTHK[:, :, -1]
+    means_BRTHK = totals_BRTHK / seen_BRHK.clamp_min(1).unsqueeze(2)  # the last becomes 1 or 0
+    return torch.einsum("zrb,brthk->tzhk", slices_ZRB.double(), means_BRTHK.double())
 
 
 def attention_output(logits_BHQJ: Tensor, value_BGJD: Tensor, *, sink_logit: Tensor | None = None) -> Tensor:

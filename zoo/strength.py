@@ -1,6 +1,7 @@
 """Sink Strength of one model from its probe statistics; pure functions.
 
-Shape letters: R query regions, P prompts, H query heads, K candidate sink positions, S resamples.
+Shape letters: R query regions, P prompts, H query heads, K candidate sink positions, S resamples,
+Z slices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from scipy.special import expit
 from zoo.errors import ModelError
 from zoo.prompts import draw_subsets
 from zoo.records import (
+    SLICES,
     SWEEP_SEEDS,
     SWEEP_SIZES,
     HeadRow,
@@ -66,6 +68,25 @@ def sink_positions(window: Sequence[LayerStatistics]) -> list[tuple[int, float]]
         )
     order = sorted((k for k in range(len(mass_K)) if not np.isnan(mass_K[k])), key=lambda k: (-mass_K[k], k))
     return [(k, float(mass_K[k])) for k in order]
+
+
+def slice_statistics(layer: LayerStatistics, *, sink: int) -> np.ndarray:
+    """Three statistics (nats) of each slice and head [3, Z, H] at the sink; NaN where a slice has no query.
+
+    The logit of the mean mass, the mean log-odds, and that mean + ln(other visible keys), which is 0
+    under uniform attention.
+    """
+    if layer.slice_sums_TZHK is None:
+        return np.full((3, len(SLICES), layer.layer.heads), np.nan)
+    mass_ZH, rest_ZH, log_odds_ZH, ln_keys_ZH, prompts_ZH = layer.slice_sums_TZHK[..., sink]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.stack(
+            [
+                np.log(mass_ZH) - np.log(rest_ZH),
+                log_odds_ZH / prompts_ZH,
+                (log_odds_ZH + ln_keys_ZH) / prompts_ZH,
+            ]
+        )
 
 
 def median_strength(log_odds_PH: np.ndarray, *, weights_SP: np.ndarray | None = None) -> np.ndarray:
@@ -148,6 +169,7 @@ def _head_rows(layer: LayerStatistics, *, sink: int, in_window: bool) -> list[He
     all_PH, content_PH = layer.log_odds_RPHK[:, :, :, sink]
     log_odds_H, content_H = head_log_odds(all_PH), head_log_odds(content_PH)
     masses_HK = candidate_masses(layer)
+    slices_3HZ = slice_statistics(layer, sink=sink).swapaxes(1, 2)
     queries_per_kv = layer.layer.heads // layer.layer.kv_heads
     return [
         HeadRow(
@@ -163,6 +185,9 @@ def _head_rows(layer: LayerStatistics, *, sink: int, in_window: bool) -> list[He
             candidate_masses=tuple(_number(mass) for mass in masses_HK[head]),
             prompt_log_odds=all_PH[:, head],
             prompt_log_odds_content=content_PH[:, head],
+            slice_log_odds=tuple(map(_number, slices_3HZ[0, head])),
+            slice_mean_log_odds=tuple(map(_number, slices_3HZ[1, head])),
+            slice_lift=tuple(map(_number, slices_3HZ[2, head])),
         )
         for head in range(layer.layer.heads)
     ]
