@@ -101,11 +101,11 @@ HEADS = pa.schema(
         ("log_odds", pa.float64()),
         ("log_odds_content", pa.float64()),
         ("candidate_masses", pa.list_(pa.field("element", pa.float64()))),
+        ("prompt_log_odds", _FLOATS),
+        ("prompt_log_odds_content", _FLOATS),
         ("slice_log_odds", _FLOATS),
         ("slice_mean_log_odds", _FLOATS),
         ("slice_lift", _FLOATS),
-        ("prompt_log_odds", _FLOATS),
-        ("prompt_log_odds_content", _FLOATS),
     ]
 )
 

@@ -232,6 +232,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/records.py": {"numpy"},
     "zoo/reports.py": set(),
     "zoo/screen.py": {"catalog.store", "zoo.reports", "zoo.shares", "zoo.tasks"},
+    "zoo/sensitivity.py": {"numpy", "zoo.strength"},
     "zoo/shards.py": {"zoo.checkpoints", "zoo.hub"},
     "zoo/shares.py": set(),
     "zoo/sinks.py": {"torch"},
