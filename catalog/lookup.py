@@ -10,6 +10,15 @@ from catalog.query import QueryResult, connect, run_query
 from catalog.store import Catalog
 from zoo.errors import CatalogError
 
+_MARKS = """list_filter(
+    [
+        CASE WHEN len(d.sign_changes) > 0 THEN 'sign' END,
+        CASE WHEN len(d.overtakes_in) + len(d.overtaken_in) > 0 THEN 'order' END,
+        CASE WHEN NOT coalesce(d.complete, false) THEN 'partial' END
+    ],
+    lambda mark: mark IS NOT NULL
+)"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
@@ -22,36 +31,54 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDetails:
-    """One model: its row of ``outcomes``, and tables by layer, by sweep cell and by attempt.
+    """One model: its row of ``outcomes``, and tables by layer, sweep cell, choice and attempt.
 
-    ``layers`` and ``sweep`` have no rows when the model was not measured. ``attempts`` holds every attempt
-    of every revision and spec, the latest first.
+    Without a measurement only ``attempts`` has rows; ``weak_heads`` has one at most. ``attempts``
+    holds every attempt of every revision and spec, the latest first.
     """
 
     outcome: dict[str, Any]
     layers: QueryResult
     sweep: QueryResult
+    weak_heads: QueryResult
+    layer_sinks: QueryResult
+    sensitivity: QueryResult
     attempts: QueryResult
+
+
+_DETAILS = {
+    "layers": "layer",
+    "sweep": "size, seed",
+    "weak_heads": "heads",
+    "layer_sinks": "layer",
+    "sensitivity": "place, choice",
+}
+"""The views of which ``ModelDetails`` holds a model's rows, and their order."""
 
 
 def rank_rows(catalog: Catalog, spec_id: str | None = None) -> Ranking:
     """The view ``ranking`` for one spec: the given one, or that of the most recent measurement.
 
+    Its last column, ``doubt``, lists why a place is not sure: ``sign``, ``order``, or ``partial`` where
+    an older measurement lacks what it takes to tell (see the view ``doubts``).
+
     Raises CatalogError when nothing was measured, or nothing under the given spec.
     """
-    ranked = run_query(catalog, "SELECT * FROM ranking ORDER BY started_at DESC NULLS LAST, spec_id")
-    spec_column = ranked.columns.index("spec_id")
-    known = list(dict.fromkeys(row[spec_column] for row in ranked.rows))
+    known = [spec for (spec,) in run_query(catalog, "SELECT spec_id FROM specs").rows]
     if not known:
         raise _nothing_measured(catalog)
     chosen = spec_id or known[0]
     if chosen not in known:
         raise CatalogError(f"nothing was measured under spec {chosen}; the catalog has {', '.join(known)}")
-    rows = sorted(row for row in ranked.rows if row[spec_column] == chosen)  # rank and model_id lead
+    marked = run_query(
+        catalog,
+        f"SELECT r.*, {_MARKS} AS doubt FROM ranking AS r "
+        "LEFT JOIN doubts AS d USING (spec_id, model_id, revision) "
+        "WHERE r.spec_id = ? ORDER BY r.rank, r.model_id",
+        parameters=[chosen],
+    )
     return Ranking(
-        spec_id=chosen,
-        other_spec_ids=tuple(spec for spec in known if spec != chosen),
-        table=QueryResult(columns=ranked.columns, types=ranked.types, rows=tuple(rows)),
+        spec_id=chosen, other_spec_ids=tuple(spec for spec in known if spec != chosen), table=marked
     )
 
 
@@ -74,17 +101,17 @@ def model_details(
         if not attempts.rows:
             raise _unknown_model(catalog, model_id)
         outcome = _shown(attempts, revision=revision, spec_id=spec_id)
-        layers, sweep = (
-            run_query(
+        tables = {
+            view: run_query(
                 catalog,
                 f"SELECT * EXCLUDE (model_id, revision, spec_id, attempt_id) FROM {view} "
                 f"WHERE attempt_id = ? ORDER BY {order}",
                 parameters=[outcome["attempt_id"]],
                 connection=connection,
             )
-            for view, order in (("layers", "layer"), ("sweep", "size, seed"))
-        )
-    return ModelDetails(outcome=outcome, layers=layers, sweep=sweep, attempts=attempts)
+            for view, order in _DETAILS.items()
+        }
+    return ModelDetails(outcome=outcome, **tables, attempts=attempts)
 
 
 def _shown(attempts: QueryResult, *, revision: str | None, spec_id: str | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -120,6 +121,35 @@ def make_failure(
         started_at="2026-03-01T12:00:00+00:00",
         wall_seconds={"fetch": 0.5},
     )
+
+
+def shifted(made: Measurement, nats: float) -> Measurement:
+    """The measurement with every log-odds, and so every S, moved by ``nats``."""
+
+    def moved(values: tuple[float | None, ...]) -> tuple[float | None, ...]:
+        return tuple(None if value is None else value + nats for value in values)
+
+    heads = tuple(
+        replace(
+            head,
+            **{name: getattr(head, name) + nats for name in ("log_odds", "log_odds_content")},
+            **{
+                name: getattr(head, name) + np.float32(nats)
+                for name in ("prompt_log_odds", "prompt_log_odds_content")
+            },
+            **{
+                name: moved(getattr(head, name))
+                for name in ("slice_log_odds", "slice_mean_log_odds", "slice_lift")
+            },
+        )
+        for head in made.strength.heads
+    )
+    names = ("sink_strength", "sink_strength_content")
+    cells = tuple(
+        replace(cell, **{name: getattr(cell, name) + nats for name in names}) for cell in made.strength.sweep
+    )
+    strengths = {name: getattr(made.strength, name) + nats for name in names}
+    return replace(made, strength=replace(made.strength, **strengths, heads=heads, sweep=cells))
 
 
 def _head_rows(

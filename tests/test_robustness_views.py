@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from catalog.query import run_query
 from catalog.store import Catalog, open_catalog
-from tests.factories import make_measurement
+from tests.factories import make_measurement, shifted
 from zoo.records import SLICES, Measurement
 
 MODELS = 5
@@ -132,27 +132,7 @@ def doubts(tmp_path: Path, *shifts: float) -> list[dict[str, object]]:
     """The doubts of models that differ by a shift of every log-odds."""
     catalog = open_catalog(str(tmp_path), create=True)
     for number, shift in enumerate(shifts):
-        made = make_measurement(f"org/m{number}")
-        heads = tuple(
-            replace(
-                head,
-                log_odds=head.log_odds + shift,
-                log_odds_content=head.log_odds_content + shift,
-                slice_log_odds=tuple(v if v is None else v + shift for v in head.slice_log_odds),
-                slice_mean_log_odds=tuple(v if v is None else v + shift for v in head.slice_mean_log_odds),
-            )
-            for head in made.strength.heads
-        )
-        cells = tuple(
-            replace(
-                cell,
-                sink_strength=cell.sink_strength + shift,
-                sink_strength_content=cell.sink_strength_content + shift,
-            )
-            for cell in made.strength.sweep
-        )
-        strength = replace(made.strength, sink_strength=made.sink_strength + shift, heads=heads, sweep=cells)
-        catalog.commit(replace(made, strength=strength))
+        catalog.commit(shifted(make_measurement(f"org/m{number}"), shift))
     return records(catalog, "FROM doubts ORDER BY rank")
 
 

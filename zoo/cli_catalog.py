@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from zoo.degradation_pages import losses_hint, losses_text, predictions_text
+from zoo.errors import CatalogError
 from zoo.pages import details_text, ranking_text
-from zoo.tables import FORMATS, Format, format_json, format_rows
+from zoo.sensitivity_pages import doubt_hint, sensitivity_record, sensitivity_text
+from zoo.tables import BLOCKS, FORMATS, Format, format_json, format_rows
+
+if TYPE_CHECKING:
+    from catalog.lookup import ModelDetails
+    from catalog.store import Catalog
+
+_TABLES = ("layers", "sweep", "weak_heads", "layer_sinks", "sensitivity", "attempts")
 
 catalog_option = click.option(
     "--catalog",
@@ -70,6 +81,8 @@ def rank(
         losses = ranked_losses(catalog, ranking.spec_id, task=task, max_loss=max_loss)
         click.echo(losses_text(losses, format=format))
     if format == "table":
+        if task is None and (hint := doubt_hint(ranking.table)):
+            click.echo(hint, err=True)
         click.echo(losses_hint(task, calibrated_tasks(catalog, ranking.spec_id)), err=True)
     if ranking.other_spec_ids:
         others = ", ".join(ranking.other_spec_ids)
@@ -81,8 +94,27 @@ def rank(
 @catalog_option
 @click.option("--revision", metavar="HEX", help="The revision to show; its first digits are enough.")
 @spec_option
+@click.option(
+    "--sensitivity", is_flag=True, help="Show what S would be under other choices, and how it spreads."
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="NATS",
+    help="With --sensitivity: how near S must stay to count as stable.",
+)
 @format_option
-def show(model: str, catalog_uri: str, revision: str | None, spec_id: str | None, format: Format) -> None:
+def show(
+    model: str,
+    catalog_uri: str,
+    revision: str | None,
+    spec_id: str | None,
+    sensitivity: bool,
+    tolerance: float,
+    format: Format,
+) -> None:
     """Show everything the catalog knows about MODEL, such as org/name.
 
     JSON holds the layers, the sweep, all attempts and the predicted losses; CSV holds the model's one row.
@@ -93,18 +125,45 @@ def show(model: str, catalog_uri: str, revision: str | None, spec_id: str | None
 
     catalog = open_catalog(catalog_uri)
     details = model_details(catalog, model, revision=revision, spec_id=spec_id)
+    if sensitivity:
+        click.echo(_sensitivity(catalog, details, tolerance=tolerance, format=format))
+        return
     key = {name: details.outcome[name] for name in ("model_id", "revision", "spec_id")}
     predicted_losses = predictions(catalog, **key)
     if format == "table":
-        click.echo(details_text(details))
+        click.echo(details_text(details, blocks=shows_blocks()))
         if details.outcome["status"] == "measured":
             click.echo(f"\n{predictions_text(predicted_losses)}")
     elif format == "csv":
         click.echo(format_rows(list(details.outcome), [list(details.outcome.values())], format="csv"))
     else:
-        tables = {name: getattr(details, name).records() for name in ("layers", "sweep", "attempts")}
+        tables = {name: getattr(details, name).records() for name in _TABLES}
         predicted = {"predictions": [asdict(prediction) for prediction in predicted_losses]}
         click.echo(format_json(details.outcome | tables | predicted))
+
+
+def shows_blocks() -> bool:
+    """Whether the standard output is a terminal that can show block characters."""
+    if not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    try:
+        BLOCKS.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _sensitivity(catalog: Catalog, details: ModelDetails, *, tolerance: float, format: Format) -> str:
+    from catalog.robustness import model_robustness
+
+    if details.outcome["status"] != "measured":
+        raise CatalogError(f"{details.outcome['model_id']} was not measured: zoo show says why")
+    robustness = model_robustness(catalog, details.outcome, attempts=details.attempts.records())
+    if format == "table":
+        return sensitivity_text(robustness, tolerance=tolerance)
+    if format == "json":
+        return format_json(sensitivity_record(robustness, tolerance=tolerance))
+    return format_rows(robustness.choices.columns, robustness.choices.rows, format="csv")
 
 
 @click.command()

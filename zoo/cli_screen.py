@@ -13,6 +13,7 @@ from zoo.cli_catalog import catalog_option, format_option
 from zoo.cli_hub import HubChoice, find_on_hub, hub_choice, hub_options, parse_bandwidth, shown_search
 from zoo.errors import SourceError
 from zoo.pages import ranking_text
+from zoo.sensitivity_pages import doubt_hint
 from zoo.tables import ABSENT, Format, format_rows, format_table, printable, seconds_text
 
 if TYPE_CHECKING:
@@ -265,6 +266,8 @@ def _print_ranking(
     at, names = table.columns.index("model_id"), {each.model_id for each in candidates}
     rows = tuple(row for row in table.rows if row[at] in names)
     click.echo(ranking_text(replace(table, rows=rows), format=format))
+    if format == "table" and (hint := doubt_hint(replace(table, rows=rows))):
+        _say(hint)
 
 
 def _say_summary(summary: ScreenSummary, *, catalog_uri: str) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from zoo.tables import ABSENT, Format, count_text, format_rows, format_table, printable, seconds_text
+from zoo.tables import (
+    ABSENT,
+    Format,
+    count_text,
+    format_rows,
+    format_table,
+    printable,
+    seconds_text,
+    sparkline,
+)
 
 if TYPE_CHECKING:
     from catalog.lookup import ModelDetails
@@ -31,6 +40,7 @@ def ranking_text(table: QueryResult, *, format: Format) -> str:
         "QK-norm",
         "params",
         "prompts",
+        "doubt",
     )
     rows = [
         (
@@ -43,6 +53,7 @@ def ranking_text(table: QueryResult, *, format: Format) -> str:
             row["qk_norm"],
             count_text(row["parameters"]),
             row["prompt_format"],
+            ", ".join(row["doubt"]) or ABSENT,
         )
         for row in table.records()
     ]
@@ -50,14 +61,14 @@ def ranking_text(table: QueryResult, *, format: Format) -> str:
     return format_table(headers, rows, numeric=numeric)
 
 
-def details_text(details: ModelDetails) -> str:
-    """One model on a page of at most 100 columns."""
+def details_text(details: ModelDetails, *, blocks: bool = False) -> str:
+    """One model on a page of at most 100 columns; with ``blocks`` its layers also as a sparkline."""
     row = details.outcome
     title = f"{row['model_id']}  revision {row['revision'][:12]}  spec {row['spec_id']}"
     facts = _measured_facts(row, details) if row["status"] == "measured" else _failed_facts(row)
     parts = [printable(title), *(_fact(name, text) for name, text in facts if text)]
     if details.layers.rows:
-        parts += ["", _layer_lines(details.layers)]
+        parts += ["", _layer_lines(details.layers, blocks=blocks)]
     if len(details.attempts.rows) > 1 or row["status"] != "measured":
         parts += ["", "Attempts", _attempt_lines(details.attempts)]
     return "\n".join(parts)
@@ -69,7 +80,9 @@ def _measured_facts(row: dict[str, Any], details: ModelDetails) -> list[tuple[st
         ("content only", _content_text(row["sink_strength_content"])),
         ("robustness", _robustness_text(row, details.sweep)),
         ("sink", _sink_text(row)),
-        ("weak heads", f"{_percent(row['weak_head_share'])} of the heads that count"),
+        ("other choices", _choices_text(details.sensitivity)),
+        ("weak heads", _weak_heads_text(details.weak_heads)),
+        ("sink by layer", _layer_sinks_text(details.layer_sinks, row["sink_position"])),
         ("QK-norm", row["qk_norm"] + ", learned sink" * row["learned_sink"]),
         ("layers", _layers_text(row)),
         ("model", f"{row['model_type']}, {row['architecture']}, {count_text(row['parameters'])} parameters"),
@@ -104,6 +117,45 @@ def _robustness_text(row: dict[str, Any], sweep: QueryResult) -> str:
     same = sum((cell > 0) == (row["sink_strength"] > 0) for cell in cells)
     spread = f"{row['sweep_spread']:.2f} nats"
     return f"{same} of {len(cells)} prompt subsets keep the sign; they spread over {spread}"
+
+
+def _choices_text(choices: QueryResult) -> str:
+    plausible = [row for row in choices.records() if row["plausible"] and row["same_scale"]]
+    if not plausible:
+        return ""
+    strengths = [row["sink_strength"] for row in plausible]
+    changed = sum(row["changes_sign"] for row in plausible)
+    sign = f"{changed} change its sign" if changed else "none changes its sign"
+    return (
+        f"{_nats(min(strengths))} to {_nats(max(strengths))} nats over {len(plausible)} plausible ones, "
+        f"{sign} (--sensitivity lists them)"
+    )
+
+
+def _weak_heads_text(weak_heads: QueryResult) -> str:
+    (row,) = weak_heads.records()
+    quantiles = ", ".join(_nats(row[name]) for name in ("q10", "q25", "q50", "q75", "q90"))
+    groups = (
+        f"; all heads of {row['weak_kv_heads']} of {row['kv_heads']} KV heads" if row["weak_kv_heads"] else ""
+    )
+    return (
+        f"{_percent(row['share_below_0'])} of {row['heads']} heads are below 0{groups}; "
+        f"10, 25, 50, 75, 90 % lie below {quantiles}"
+    )
+
+
+def _layer_sinks_text(layer_sinks: QueryResult, position: int) -> str:
+    elsewhere: dict[int, list[str]] = {}
+    for row in layer_sinks.records():
+        if not row["agrees"]:
+            elsewhere.setdefault(row["sink_position"], []).append(str(row["layer"]))
+    if not elsewhere:
+        return f"position {position} in every layer"
+    places = "; ".join(
+        f"{at} in layer{'s' * (len(layers) > 1)} {', '.join(layers)}"
+        for at, layers in sorted(elsewhere.items())
+    )
+    return f"position {position}, but position {places}"
 
 
 def _sink_text(row: dict[str, Any]) -> str:
@@ -143,13 +195,16 @@ def _fact(name: str, text: str) -> str:
     )
 
 
-def _layer_lines(layers: QueryResult) -> str:
+def _layer_lines(layers: QueryResult, *, blocks: bool) -> str:
     """The median log-odds of every layer, ten a line, those in the window with a star."""
     cells = [f"{_nats(row['log_odds'])}{'*' if row['in_window'] else ' '}" for row in layers.records()]
     lines = [
         f"{start:>5} " + "".join(f"{cell:>9}" for cell in cells[start : start + _LAYERS_PER_LINE])
         for start in range(0, len(cells), _LAYERS_PER_LINE)
     ]
+    if blocks:
+        spark = sparkline([row["log_odds"] for row in layers.records()])
+        lines += textwrap.wrap(spark, 90, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(["Median log-odds of each layer's heads (nats); * = counts for Sink Strength", *lines])
 
 

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 
 Format = Literal["table", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv")
+BLOCKS = "▁▂▃▄▅▆▇█"
 ABSENT = "-"
 """What a table shows for a number or text that does not exist."""
 
@@ -84,6 +85,17 @@ def count_text(number: float | None) -> str:
         if number >= 0.9995 * size:
             return f"{number / size:.{0 if number >= 9.95 * size else 1}f}{letter}"
     return f"{number:g}"
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """One block a value, as high as it lies between the lowest and the highest; a space for ``None``."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return ""
+    low, span = min(present), (max(present) - min(present)) or 1.0
+    return "".join(
+        " " if value is None else BLOCKS[round((value - low) / span * (len(BLOCKS) - 1))] for value in values
+    )
 
 
 def seconds_text(seconds: float) -> str:

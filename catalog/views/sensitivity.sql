@@ -1,9 +1,14 @@
 -- One row a (measurement, other choice): the S (nats) that it would have; `plausible` marks choices as good as zoo's own.
 CREATE VIEW sensitivity AS
-WITH choices AS (
+WITH kept AS MATERIALIZED (
+    SELECT *
+    FROM slices
+),
+
+choices AS (
     SELECT
         attempt_id,
-        1 AS place,
+        1000 + size AS place,
         'subset' AS factor,
         size || ' prompts, seed ' || seed AS choice,
         sink_strength,
@@ -11,12 +16,19 @@ WITH choices AS (
         true AS same_scale
     FROM sweep_files
     UNION ALL
-    SELECT attempt_id, 2, 'subset, content', size || ' prompts, seed ' || seed, sink_strength_content, true, true
+    SELECT
+        attempt_id,
+        2000 + size,
+        'subset, content',
+        size || ' prompts, seed ' || seed,
+        sink_strength_content,
+        true,
+        true
     FROM sweep_files
     UNION ALL
     SELECT
         attempt_id,
-        3,
+        3000 + coalesce(window_layers, 999),
         'window',
         coalesce('last ' || window_layers || ' layers', 'all layers'),
         sink_strength,
@@ -24,26 +36,29 @@ WITH choices AS (
         true
     FROM windows
     UNION ALL
-    SELECT attempt_id, 4, 'queries', slice, sink_strength, true, true
-    FROM slices
-    WHERE slice IN ('all', 'content')
+    SELECT
+        attempt_id,
+        CASE WHEN slice IN ('all', 'content') THEN 4000 WHEN slice IN ('short', 'middle', 'long') THEN 5000 ELSE 6000 END
+        + place,
+        CASE
+            WHEN slice IN ('all', 'content') THEN 'queries'
+            WHEN slice IN ('short', 'middle', 'long') THEN 'prompt length'
+            ELSE 'query band'
+        END,
+        CASE WHEN slice IN ('short', 'middle', 'long') THEN slice || ' third' ELSE slice END,
+        sink_strength,
+        -- Few keys flatter a sink and a chat template fills the first bands, so a band alone is no choice for S.
+        slice IN ('all', 'content', 'short', 'middle', 'long'),
+        true
+    FROM kept
     UNION ALL
-    SELECT attempt_id, 5, 'prompt length', slice || ' third', sink_strength, true, true
-    FROM slices
-    WHERE slice IN ('short', 'middle', 'long')
-    UNION ALL
-    -- Few keys flatter a sink and a chat template fills the first bands, so a band alone is no choice for S.
-    SELECT attempt_id, 6, 'query band', slice, sink_strength, false, true
-    FROM slices
-    WHERE slice IN ('8-16', '16-32', '32-64', '64+')
-    UNION ALL
-    SELECT attempt_id, 7, 'statistic', 'mean log-odds', mean_log_odds, true, true
-    FROM slices
+    SELECT attempt_id, 7001, 'statistic', 'mean log-odds', mean_log_odds, true, true
+    FROM kept
     WHERE slice = 'all'
     UNION ALL
     -- It orders models, but its zero means uniform attention, so its sign says nothing of S's.
-    SELECT attempt_id, 8, 'statistic', 'mean log-odds + ln(keys)', lift, true, false
-    FROM slices
+    SELECT attempt_id, 7002, 'statistic', 'mean log-odds + ln(keys)', lift, true, false
+    FROM kept
     WHERE slice = 'all'
 )
 
