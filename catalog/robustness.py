@@ -84,3 +84,16 @@ def _others(outcome: dict[str, Any], attempts: list[dict[str, Any]]) -> tuple[di
             latest.setdefault(tuple(row[name] for name in how), row)
     latest.pop(tuple(outcome[name] for name in how), None)
     return tuple(latest.values())
+
+
+def head_matrix(catalog: Catalog, outcome: dict[str, Any]) -> np.ndarray:
+    """The log-odds [L, H] (nats) of every head of every attention layer; NaN where there is none."""
+    result = run_query(
+        catalog,
+        "SELECT layer, head, log_odds FROM heads WHERE model_id = ? AND attempt_id = ?",
+        parameters=[outcome["model_id"], outcome["attempt_id"]],
+    )
+    layers, heads, log_odds = zip(*result.rows, strict=True)
+    matrix_LH = np.full((max(layers) + 1, max(heads) + 1), np.nan)
+    matrix_LH[layers, heads] = [np.nan if value is None else value for value in log_odds]
+    return matrix_LH

@@ -149,7 +149,11 @@ def shifted(made: Measurement, nats: float) -> Measurement:
         replace(cell, **{name: getattr(cell, name) + nats for name in names}) for cell in made.strength.sweep
     )
     strengths = {name: getattr(made.strength, name) + nats for name in names}
-    return replace(made, strength=replace(made.strength, **strengths, heads=heads, sweep=cells))
+    ends = {name: getattr(made.strength.interval, name) + nats for name in ("low", "high")}
+    interval = replace(made.strength.interval, **ends)
+    return replace(
+        made, strength=replace(made.strength, **strengths, interval=interval, heads=heads, sweep=cells)
+    )
 
 
 def _head_rows(
