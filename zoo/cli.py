@@ -10,7 +10,7 @@ import click
 
 from zoo.cli_catalog import rank, show, sql
 from zoo.cli_degradation import calibrate, pair, track
-from zoo.cli_diagnosis import compare, plot
+from zoo.cli_diagnosis import check_published, compare, plot
 from zoo.cli_panel import panel
 from zoo.cli_screen import INTERRUPTED, screen
 from zoo.errors import ZooError
@@ -36,7 +36,7 @@ def cli() -> None:
     """
 
 
-for command in (screen, rank, show, sql, plot, compare, panel, calibrate, pair, track):
+for command in (screen, rank, show, sql, plot, compare, panel, calibrate, pair, track, check_published):
     cli.add_command(command)
 
 
