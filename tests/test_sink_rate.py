@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from checkpoints_on_disk import save_checkpoint
 from click.testing import CliRunner
 from test_probe import as_rendered
 from tiny import tiny_tokenizer
 from tiny_models import TINY_CONFIGS, random_prompts, tiny_model
 
+from tests.hub_server import HubServer
 from zoo import architecture
 from zoo.cli import cli
 from zoo.probe import IMPLEMENTATION, Probe, make_batches
@@ -80,6 +83,7 @@ def test_a_checkpoint_is_measured_on_every_text(tmp_path: Path) -> None:
 
 def test_the_command_measures_what_has_a_published_number_and_the_rest_if_asked(tmp_path: Path) -> None:
     save_tiny(tmp_path / "models" / "org" / "tiny")
+    assert CliRunner().invoke(cli, ["check-published"]).exit_code == 2
     arguments = ["check-published", "--source", str(tmp_path / "models"), "--device", "cpu"]
     refused = CliRunner().invoke(cli, arguments)
     assert refused.exit_code == 1
@@ -91,3 +95,19 @@ def test_the_command_measures_what_has_a_published_number_and_the_rest_if_asked(
     named = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert "77.00%" in named.stdout.splitlines()[1]
     assert "org/tiny" not in named.stdout
+
+
+def test_a_model_of_the_hub_has_the_rate_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_checkpoint(tmp_path / "m", model_type="llama")
+    local = measure_sink_rate(folder_candidate(folder, model_id="org/m"), options=RunOptions(device="cpu"))
+    monkeypatch.setenv("ZOO_WORK", str(tmp_path / "work"))
+    with HubServer() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        server.add_repo("org/m", folder)
+        result = CliRunner().invoke(
+            cli, ["check-published", "org/m", "--device", "cpu", "--format", "json"], catch_exceptions=False
+        )
+    (row,) = json.loads(result.stdout)
+    assert (row["sink_rate_eps03"], row["published"]) == (local.rate, None)

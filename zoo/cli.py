@@ -10,8 +10,9 @@ import click
 
 from zoo.cli_catalog import rank, show, sql
 from zoo.cli_degradation import calibrate, pair, track
-from zoo.cli_diagnosis import check_published, compare, plot
+from zoo.cli_diagnosis import compare, plot
 from zoo.cli_panel import panel
+from zoo.cli_published import check_published
 from zoo.cli_screen import INTERRUPTED, screen
 from zoo.errors import ZooError
 from zoo.tables import printable

@@ -1,4 +1,4 @@
-"""The commands that look closer: plot, compare, check-published."""
+"""The commands that look closer: plot, compare."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import click
 import numpy as np
 
 from zoo.cli_catalog import catalog_option, format_option, spec_option
-from zoo.cli_screen import SOME_FAILED
-from zoo.errors import CatalogError, ModelError, SourceError
-from zoo.records import RunOptions
-from zoo.tables import ABSENT, Format, format_json, format_rows, format_table
+from zoo.errors import CatalogError
+from zoo.tables import Format, format_json, format_rows, format_table
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
@@ -195,74 +193,3 @@ def _comparison(
             format_table(pair_headers, shown, numeric=(False, False, True, True, True, False)),
         ]
     )
-
-
-@click.command("check-published")
-@click.option("--source", required=True, help="Where the models are, as for zoo screen.")
-@click.option("--all", "measure_all", is_flag=True, help="Measure models without a published number too.")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Where a model runs.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    show_default=True,
-    help="A model's number format; the published numbers are of float32.",
-)
-@format_option
-@click.pass_context
-def check_published(
-    context: click.Context, source: str, measure_all: bool, device: str, dtype: str, format: Format
-) -> None:
-    """Measure the sink rate of Gu et al. (arXiv:2410.10781) and print it beside the published one.
-
-    The sink rate is the share of sequences, layers and heads in which the first of 64 tokens gets over 0.3 of
-    the attention on average. The texts are zoo's own, so expect agreement within a few points, not digits.
-    """
-    from zoo.sink_rate import PUBLISHED, measure_sink_rate, published_rate
-    from zoo.sources import find_candidates
-
-    found = find_candidates(source)
-    candidates = [each for each in found.candidates if measure_all or published_rate(each.model_id)]
-    if not candidates:
-        raise SourceError(
-            f"{source} holds no model with a published sink rate, which are {', '.join(PUBLISHED)}: "
-            "name a source that does, or measure others with --all"
-        )
-    rows, failed = [], False
-    for each in candidates:
-        try:
-            rate = measure_sink_rate(each, options=RunOptions(device=device, dtype=dtype))
-        except ModelError as error:
-            click.echo(f"Failed {each.model_id} in {error.stage} ({error.reason}): {error}", err=True)
-            failed = True
-            continue
-        published = published_rate(each.model_id)
-        rows.append((each.model_id, rate.rate, rate.sequences, rate.layers, rate.heads, published))
-    click.echo(_rates_text(rows, format=format))
-    if failed:
-        context.exit(SOME_FAILED)
-
-
-def _rates_text(rows: list[tuple[str, float, int, int, int, float | None]], *, format: Format) -> str:
-    columns = ("model_id", "sink_rate_eps03", "sequences", "layers", "heads", "published")
-    if format != "table":
-        return format_rows(columns, rows, format=format)
-    cells = [
-        [
-            model_id,
-            f"{rate:.2%}",
-            str(sequences),
-            str(heads),
-            ABSENT if published is None else f"{published:.2%}",
-            ABSENT if published is None else f"{100 * (rate - published):+.2f}",
-        ]
-        for model_id, rate, sequences, _, heads, published in rows
-    ]
-    headers = ("model", "sink rate", "sequences", "heads", "published", "points apart")
-    return format_table(headers, cells, numeric=(False, *(True,) * 5))

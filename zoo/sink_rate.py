@@ -16,6 +16,8 @@ import numpy as np
 from scipy.special import expit
 
 from zoo.backbone import open_backbone
+from zoo.fetch import fetch
+from zoo.hub import Hub
 from zoo.probe import Probe, make_batches
 from zoo.prompts import render
 from zoo.records import Candidate, LayerStatistics, RunOptions
@@ -73,7 +75,14 @@ def rate_of(layers: Sequence[LayerStatistics]) -> float:
 
 
 def measure_sink_rate(candidate: Candidate, *, options: RunOptions) -> SinkRate:
-    """Run the texts through a model and count; raises ``ModelError`` where the model cannot be measured."""
+    """Run the texts through a model and count; raises ``ModelError`` where the model cannot be measured.
+
+    A model of the Hub is downloaded for the time of the call.
+    """
+    if candidate.format == "hub":
+        with fetch(candidate, hub=Hub()) as folder:
+            local = replace(candidate, format="folder", location=str(folder))
+            return measure_sink_rate(local, options=options)
     backbone = open_backbone(candidate, options=options)
     prompts = render(load_tokenizer(candidate), load_texts(), format="plain", minimum_tokens=TOKENS)
     prompts = replace(prompts, token_ids=tuple(ids[:TOKENS] for ids in prompts.token_ids))
