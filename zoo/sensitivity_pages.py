@@ -22,8 +22,8 @@ _STATISTICS = {
     "lift": "mean log-odds + ln(keys)",
 }
 MISSING = (
-    "This measurement was made before zoo kept prompt lengths, query bands and other statistics: "
-    "zoo screen --force\nmeasures the model again and keeps them."
+    "This measurement was made before zoo kept prompt lengths, query bands and other statistics:\n"
+    "zoo screen --force measures the model again and keeps them."
 )
 
 
