@@ -323,6 +323,7 @@ OWNERS = {
         "zoo/cli.py",
         "zoo/cli_catalog.py",
         "zoo/cli_degradation.py",
+        "zoo/cli_diagnosis.py",
         "zoo/cli_hub.py",
         "zoo/cli_panel.py",
         "zoo/cli_published.py",
@@ -330,6 +331,7 @@ OWNERS = {
     },
     "duckdb": {"catalog/query.py"},
     "huggingface_hub": {"zoo/fetch.py", "zoo/hub.py", "zoo/hub_errors.py", "zoo/hub_files.py"},
+    "matplotlib": {"zoo/plots.py"},
     "ray": {"zoo/tasks.py"},
 }
 """The only modules outside of jobs/ that may name a library."""
