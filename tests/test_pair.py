@@ -11,7 +11,7 @@ from factories import SPEC, make_candidate, make_failure, make_measurement
 from catalog.store import Catalog, open_catalog
 from zoo.degradation_pages import bars, change_text, track_text
 from zoo.errors import CatalogError, PanelError
-from zoo.pair import panel_range, sink_change
+from zoo.pair import SinkChange, panel_range, sink_change
 from zoo.records import Measurement
 from zoo.track import find_checkpoints, in_training_order, tracked, training_step
 
@@ -31,6 +31,11 @@ def shifted(model_id: str, by: float, *, seed: int = 0) -> Measurement:
     )
 
 
+def compared(catalog: Catalog, llm: str, vlm: str) -> SinkChange:
+    keys = [(name, make_candidate(name).revision) for name in (llm, vlm)]
+    return sink_change(catalog, llm=keys[0], vlm=keys[1], spec_id=SPEC.spec_id)
+
+
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     made = open_catalog(str(tmp_path / "catalog"), create=True)
@@ -40,7 +45,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 def test_a_uniform_fall_changes_every_head_by_as_much_as_s(catalog: Catalog) -> None:
     catalog.commit(shifted("made-up/vlm", -0.6))
-    found = sink_change(catalog, llm="made-up/llm", vlm="made-up/vlm", spec_id=SPEC.spec_id)
+    found = compared(catalog, "made-up/llm", "made-up/vlm")
     assert found.change == pytest.approx(-0.6)
     assert [head.change for head in found.heads] == pytest.approx([-0.6] * len(found.heads))
     assert len(found.heads) == found.llm["heads"] == 24
@@ -49,7 +54,7 @@ def test_a_uniform_fall_changes_every_head_by_as_much_as_s(catalog: Catalog) -> 
 
 def test_a_head_lost_its_sink_when_it_had_one_and_has_none(catalog: Catalog) -> None:
     catalog.commit(shifted("made-up/vlm", -0.6))
-    found = sink_change(catalog, llm="made-up/llm", vlm="made-up/vlm", spec_id=SPEC.spec_id)
+    found = compared(catalog, "made-up/llm", "made-up/vlm")
     before = [head.log_odds for head in make_measurement(seed=0).strength.heads]
     expected = sum(value is not None and 0 < value <= 0.6 for value in before)
     assert expected > 0
@@ -60,7 +65,7 @@ def test_a_head_lost_its_sink_when_it_had_one_and_has_none(catalog: Catalog) -> 
 
 
 def test_a_model_beside_itself_lost_nothing(catalog: Catalog) -> None:
-    found = sink_change(catalog, llm="made-up/llm", vlm="made-up/llm", spec_id=SPEC.spec_id)
+    found = compared(catalog, "made-up/llm", "made-up/llm")
     assert found.change == 0
     assert not any(head.lost for head in found.heads)
     assert found.overlap
@@ -69,12 +74,12 @@ def test_a_model_beside_itself_lost_nothing(catalog: Catalog) -> None:
 def test_models_of_other_shapes_are_no_pair(catalog: Catalog) -> None:
     catalog.commit(make_measurement("made-up/other", layers=5))
     with pytest.raises(PanelError, match="5 attention layers and 30 heads, made-up/llm has 4 and 24"):
-        sink_change(catalog, llm="made-up/llm", vlm="made-up/other", spec_id=SPEC.spec_id)
+        compared(catalog, "made-up/llm", "made-up/other")
 
 
 def test_an_unmeasured_model_is_named(catalog: Catalog) -> None:
     with pytest.raises(CatalogError, match="no measurement of made-up/none"):
-        sink_change(catalog, llm="made-up/llm", vlm="made-up/none", spec_id=SPEC.spec_id)
+        compared(catalog, "made-up/llm", "made-up/none")
 
 
 def test_the_panels_range_counts_measured_reference_llms_alone(catalog: Catalog) -> None:

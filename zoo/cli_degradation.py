@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +13,6 @@ from zoo.errors import PanelError, SourceError
 from zoo.panel import DEFAULT_PROTOCOL
 from zoo.prediction import DEFAULT_LEVEL, DEFAULT_PREDICTOR, PREDICTOR_TEXTS
 from zoo.tables import Format, format_rows, printable
-
-if TYPE_CHECKING:
-    from catalog.store import Catalog
-    from zoo.records import Candidate, MeasurementSpec
 
 FELL = 4
 """The exit code of `zoo track` when S fell by more than was allowed."""
@@ -39,10 +33,8 @@ prompts_option = click.option(
 
 
 @click.command()
-@click.option(
-    "--source",
-    help="Where the panel's reference LLMs are, as for zoo screen; by default only the catalog is used.",
-)
+@click.option("--source", help="Take the panel's reference LLMs from here, as zoo screen does, not the Hub.")
+@click.option("--catalog-only", is_flag=True, help="Measure nothing: fit what the catalog holds.")
 @click.option("--task", "tasks", multiple=True, help="Fit only this task; by default all of the protocol.")
 @click.option(
     "--protocol",
@@ -69,6 +61,7 @@ prompts_option = click.option(
 @catalog_option
 def calibrate(
     source: str | None,
+    catalog_only: bool,
     tasks: tuple[str, ...],
     protocol: str,
     predictor: str,
@@ -79,22 +72,28 @@ def calibrate(
 ) -> None:
     """Fit the loss of text ability to Sink Strength, over the pairs of the panel.
 
-    First the reference LLMs that the catalog lacks are measured. A pair whose LLM cannot be measured is
-    left out by name. A fit needs at least four reference LLMs; with fewer it is refused.
+    First the reference LLMs that the catalog lacks are fetched from the Hub and measured. A pair whose LLM
+    cannot be measured is left out by name. A fit needs at least four reference LLMs; with fewer it is
+    refused.
     """
     from catalog.store import open_catalog
     from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
     from zoo.fit_pages import fit_text
     from zoo.measuring import measure_missing
+    from zoo.cli_named import in_source, on_hub
     from zoo.prompts import make_spec
+
+    if source and catalog_only:
+        raise click.UsageError("give --source or --catalog-only, not both")
 
     catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
     pairs = panel_of(catalog, protocol=protocol, tasks=tasks)
     missing = unmeasured_llms(pairs, measured_models(catalog, spec.spec_id))
     reasons: dict[str, str] = {}
-    if source:
-        candidates, reasons = _named(source, missing)
-        measure_missing(candidates, catalog=catalog, spec=spec, address=address)
+    if not catalog_only:
+        found = in_source(missing, source=source) if source else on_hub(missing)
+        measure_missing(found.candidates, catalog=catalog, spec=spec, address=address)
+        reasons = found.reasons
     fits = fit_panel(
         catalog,
         spec_id=spec.spec_id,
@@ -121,24 +120,27 @@ def pair(
 ) -> None:
     """Compare a VLM's attention sink with its backbone's, head by head.
 
-    LLM and VLM are models of the catalog, or checkpoints that are measured first. The VLM is measured in
-    its language model.
+    LLM and VLM are models of the catalog, or local checkpoints or models of the Hub (org/name or
+    org/name@revision), which are measured first. The VLM is measured in its language model.
     """
     from catalog.store import open_catalog
     from zoo.losses import predictions
+    from zoo.cli_named import measured_one
     from zoo.pair import panel_range, sink_change
     from zoo.prompts import make_spec
 
     catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
-    llm, vlm = (_measured_name(catalog, name, spec, address) for name in (llm, vlm))
-    change = sink_change(catalog, llm=llm, vlm=vlm, spec_id=spec.spec_id)
+    before, after = (
+        measured_one(name, catalog=catalog, spec=spec, address=address) for name in (llm, vlm)
+    )
+    change = sink_change(catalog, llm=before, vlm=after, spec_id=spec.spec_id)
     if format != "table":
         rows = [asdict(head) | {"change": head.change, "lost": head.lost} for head in change.heads]
         click.echo(format_rows(list(rows[0]), [list(row.values()) for row in rows], format=format))
         return
     click.echo(printable_lines(change_text(change, panel=panel_range(catalog, spec.spec_id))))
-    before = predictions(catalog, model_id=llm, revision=change.llm["revision"], spec_id=spec.spec_id)
-    click.echo(f"\nWhat the backbone alone predicted:\n{predictions_text(before)}")
+    predicted = predictions(catalog, model_id=before[0], revision=before[1], spec_id=spec.spec_id)
+    click.echo(f"\nWhat the backbone alone predicted:\n{predictions_text(predicted)}")
 
 
 @click.command()
@@ -192,33 +194,6 @@ def track(
         context.exit(FELL)
     if any(its.sink_strength is None for its in checkpoints):
         context.exit(SOME_FAILED)
-
-
-def _named(source: str, names: Sequence[str]) -> tuple[list[Candidate], dict[str, str]]:
-    """The models of a source with these names, and why there is none of the other names."""
-    from zoo.sources import find_candidates
-
-    found = find_candidates(source)
-    candidates = [its for its in found.candidates if its.model_id in names]
-    absent = {name: f"{source} does not hold {name}" for name in names}
-    refused = {its.model_id: f"{its.message} ({its.reason})" for its in found.refusals}
-    there = {its.model_id for its in candidates}
-    return candidates, {name: why for name, why in (absent | refused).items() if name not in there}
-
-
-def _measured_name(catalog: Catalog, model: str, spec: MeasurementSpec, address: str | None) -> str:
-    """The catalog's name of a model: its own, or that of the one checkpoint it stands for."""
-    from zoo.calibration import measured_models
-    from zoo.measuring import measure_missing
-    from zoo.sources import find_candidates
-
-    if model in measured_models(catalog, spec.spec_id):
-        return model
-    candidates = find_candidates(model).candidates
-    if len(candidates) != 1:
-        raise SourceError(f"{model} holds {len(candidates)} models; name the one to compare")
-    measure_missing(candidates, catalog=catalog, spec=spec, address=address)
-    return candidates[0].model_id
 
 
 def printable_lines(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,6 +154,24 @@ def find_on_hub(
         sort=choice.sort,
     )
     return search(hub, query, describe=_describe, limit=limit, report=report)
+
+
+def plan_of_names(names: Sequence[str]) -> Plan:
+    """The plan for models of any size that a command needs by name, ``org/name`` or ``org/name@revision``.
+
+    Raises ``SourceError`` when the Hub cannot be asked at all.
+    """
+    from rich.console import Console
+
+    from zoo.hub import Hub
+
+    choice = HubChoice(model_ids=tuple(names), params="0..")
+    with shown_search(Console(stderr=True, highlight=False)) as report:
+        return find_on_hub(choice, hub=Hub(report=_say), report=report)
+
+
+def _say(line: str) -> None:
+    click.echo(printable(line), err=True)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class HeadChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkChange:
-    """What fine-tuning did to a backbone's sink: both rows of ``ranking``, and every head."""
+    """What fine-tuning did to a backbone's sink: both rows of ``measurements``, and every head."""
 
     llm: dict[str, Any]
     vlm: dict[str, Any]
@@ -65,30 +65,33 @@ class SinkChange:
         return bool(self.vlm["low"] <= self.llm["high"] and self.llm["low"] <= self.vlm["high"])
 
 
-def sink_change(catalog: Catalog, *, llm: str, vlm: str, spec_id: str) -> SinkChange:
-    """Compare two measured models of one spec, the VLM being measured in its language model.
+def sink_change(
+    catalog: Catalog, *, llm: tuple[str, str], vlm: tuple[str, str], spec_id: str
+) -> SinkChange:
+    """Compare two measured models of one spec, each a model id and a revision.
+
+    The VLM is measured in its language model.
 
     Raises CatalogError when one is not measured, and PanelError when their layers or heads differ,
     so that the VLM cannot have been built on this LLM.
     """
-    before, after = (_current(catalog, name, spec_id) for name in (llm, vlm))
+    before, after = (_measured(catalog, *key, spec_id) for key in (llm, vlm))
     shapes = [(row["attention_layers"], row["heads"]) for row in (before, after)]
     if shapes[0] != shapes[1]:
         raise PanelError(
-            f"{vlm} has {shapes[1][0]} attention layers and {shapes[1][1]} heads, {llm} has {shapes[0][0]} "
+            f"{vlm[0]} has {shapes[1][0]} attention layers and {shapes[1][1]} heads, {llm[0]} has {shapes[0][0]} "
             f"and {shapes[0][1]}: it was not built on this LLM, name the one it was built on"
         )
     rows = run_query(catalog, _HEADS, parameters=[before["attempt_id"], after["attempt_id"]]).records()
     return SinkChange(llm=before, vlm=after, heads=tuple(HeadChange(**row) for row in rows))
 
 
-def _current(catalog: Catalog, model_id: str, spec_id: str) -> dict[str, Any]:
+def _measured(catalog: Catalog, model_id: str, revision: str, spec_id: str) -> dict[str, Any]:
     rows = run_query(
         catalog,
-        "SELECT r.*, m.attempt_id FROM ranking AS r INNER JOIN measurements AS m "
-        "ON m.model_id = r.model_id AND m.revision = r.revision AND m.spec_id = r.spec_id "
-        "WHERE r.model_id = ? AND r.spec_id = ?",
-        parameters=[model_id, spec_id],
+        "SELECT *, interval_low AS low, interval_high AS high FROM measurements "
+        "WHERE model_id = ? AND revision = ? AND spec_id = ?",
+        parameters=[model_id, revision, spec_id],
     ).records()
     if not rows:
         raise CatalogError(
