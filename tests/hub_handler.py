@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from tests.hub_faults import BODY_FAULTS, Fault
-from tests.hub_repos import Repo, StoredFile, matching, repo_json, tree_json
+from tests.hub_repos import Repo, StoredFile, matching, refs_json, repo_json, tree_json
 
 if TYPE_CHECKING:
     from tests.hub_server import HubServer
@@ -121,6 +121,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.route == "/api/models":
             return "list", f"{self.route}?{self.query.get('cursor', [''])[0]}"
         if self.route.startswith("/api/models/"):
+            if re.fullmatch(r"/api/models/[^/]+(/[^/]+)?/refs", self.route):
+                return "refs", self.route
             return ("tree" if "/tree/" in self.route else "info"), self.route
         return "resolve", f"{self.command} {self.route}"
 
@@ -159,13 +161,15 @@ class Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(r"/([^/]+(?:/[^/]+)?)/resolve/([^/]+)/(.+)", self.route)
         else:
             match = re.fullmatch(
-                r"/api/models/([^/]+?(?:/[^/]+?)?)(?:/(?:revision|tree)/([^/]+)(?:/(.+))?)?", self.route
+                r"/api/models/([^/]+?(?:/[^/]+?)?)(?:/refs|/(?:revision|tree)/([^/]+)(?:/(.+))?)?", self.route
             )
         if match is None:
             return refusal(404, "Not found")
         repo = self.hub.repos.get(match[1])
         if (denied := _denied(repo, token)) is not None or repo is None:
             return denied or refusal(404, "Repository not found", code="RepoNotFound")
+        if where == "refs":
+            return _json(refs_json(repo))
         commit = repo.resolve(match[2] or "main")
         if commit is None:
             return refusal(404, f"Invalid rev id: {match[2]}", code="RevisionNotFound")

@@ -38,27 +38,29 @@ class Repo:
     facts: dict[str, Any]
     revisions: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    """The commits of branches by name."""
+    tags: dict[str, str] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
         return self.names["main"]
 
-    def commit(self, folder: Path) -> str:
-        """Add the folder's files as the newest revision and return its 40-hex commit."""
+    def commit(self, folder: Path, *, branch: str = "main") -> str:
+        """Add the folder's files as the newest revision of a branch and return its 40-hex commit."""
         files = {
             path.relative_to(folder).as_posix(): stored_file(path)
             for path in sorted(folder.rglob("*"))
             if path.is_file() and ".cache" not in path.parts
         }
-        parent = self.names.get("main", "")
+        parent = self.names.get(branch, "")
         text = json.dumps([self.repo_id, parent, [(name, file.etag) for name, file in files.items()]])
         revision = hashlib.sha1(text.encode()).hexdigest()
         self.revisions[revision] = files
-        self.names["main"] = revision
+        self.names[branch] = revision
         return revision
 
     def resolve(self, revision: str) -> str | None:
-        commit = self.names.get(revision, revision)
+        commit = self.names.get(revision) or self.tags.get(revision, revision)
         return commit if commit in self.revisions else None
 
 
@@ -129,6 +131,19 @@ def repo_json(repo: Repo, revision: str, *, expand: list[str], blobs: bool) -> d
     head = {"id": repo.repo_id, "modelId": repo.repo_id}
     chosen = {key: everything[key] for key in expand if key in everything} if expand else everything
     return head | {key: value for key, value in chosen.items() if value is not None}
+
+
+def refs_json(repo: Repo) -> dict[str, Any]:
+    """The branches and tags with their commits, and the Hub's own conversion branch."""
+
+    def entries(names: Mapping[str, str], prefix: str) -> list[dict[str, str]]:
+        return [{"name": n, "ref": prefix + n, "targetCommit": commit} for n, commit in names.items()]
+
+    return {
+        "branches": entries(repo.names, "refs/heads/"),
+        "converts": entries({"parquet": "0" * 40}, "refs/convert/"),
+        "tags": entries(repo.tags, "refs/tags/"),
+    }
 
 
 def sibling_json(name: str, file: StoredFile, *, blobs: bool) -> dict[str, Any]:

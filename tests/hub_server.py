@@ -157,12 +157,19 @@ class HubServer:
         repo = self.repos[repo_id] = Repo(repo_id, facts)
         return repo.commit(folder)
 
-    def update_repo(self, repo_id: str, folder: Path, *, last_modified: datetime | str | None = None) -> str:
-        """Push a folder as the newest revision and return its commit; older ones stay served."""
+    def update_repo(
+        self,
+        repo_id: str,
+        folder: Path,
+        *,
+        branch: str = "main",
+        last_modified: datetime | str | None = None,
+    ) -> str:
+        """Push a folder as a branch's newest revision and return its commit; older ones stay served."""
         repo = self.repos[repo_id]
         if last_modified is not None:
             repo.facts["lastModified"] = hub_time(last_modified)
-        return repo.commit(folder)
+        return repo.commit(folder, branch=branch)
 
     def outage(self, seconds: float) -> None:
         """Answer nothing for a while, as a Hub that is gone."""

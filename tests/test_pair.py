@@ -101,6 +101,7 @@ def test_checkpoints_are_ordered_by_step_and_not_by_spelling() -> None:
     assert training_step("step100-merged") == 100
     assert training_step("final") is None
     assert training_step("vlm-7b") is None
+    assert training_step("v1.0") is training_step("v2") is None
 
 
 def test_a_model_at_the_top_of_a_run_hides_no_checkpoint_and_comes_last(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -78,9 +79,9 @@ def calibrate(
     """
     from catalog.store import open_catalog
     from zoo.calibration import fit_panel, measured_models, panel_of, unmeasured_llms
+    from zoo.cli_named import in_source, on_hub
     from zoo.fit_pages import fit_text
     from zoo.measuring import measure_missing
-    from zoo.cli_named import in_source, on_hub
     from zoo.prompts import make_spec
 
     if source and catalog_only:
@@ -124,15 +125,13 @@ def pair(
     org/name@revision), which are measured first. The VLM is measured in its language model.
     """
     from catalog.store import open_catalog
-    from zoo.losses import predictions
     from zoo.cli_named import measured_one
+    from zoo.losses import predictions
     from zoo.pair import panel_range, sink_change
     from zoo.prompts import make_spec
 
     catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
-    before, after = (
-        measured_one(name, catalog=catalog, spec=spec, address=address) for name in (llm, vlm)
-    )
+    before, after = (measured_one(name, catalog=catalog, spec=spec, address=address) for name in (llm, vlm))
     change = sink_change(catalog, llm=before, vlm=after, spec_id=spec.spec_id)
     if format != "table":
         rows = [asdict(head) | {"change": head.change, "lost": head.lost} for head in change.heads]
@@ -147,6 +146,12 @@ def pair(
 @click.argument("run_dir")
 @click.option("--max-fall", type=click.FloatRange(min=0), help="Exit with 4 when S fell by more nats.")
 @click.option("--baseline", metavar="MODEL", help="Count the fall from this measured model, the backbone.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.png|.svg",
+    help="Also draw S over the steps, with the baseline and the allowed fall.",
+)
 @prompts_option
 @address_option
 @catalog_option
@@ -157,24 +162,33 @@ def track(
     run_dir: str,
     max_fall: float | None,
     baseline: str | None,
+    plot: Path | None,
     prompt_count: int,
     address: str | None,
     catalog_uri: str,
     format: Format,
 ) -> None:
-    """Follow Sink Strength over the checkpoints in RUN_DIR; only new ones are measured.
+    """Follow Sink Strength over the checkpoints of a training run; only new ones are measured.
+
+    RUN_DIR is a folder of checkpoints, or a repository of the Hub (org/name) that has them as branches or
+    tags, such as step-500.
 
     Exit code 4 tells a training script that a checkpoint's S fell by more than --max-fall nats below
     the first checkpoint, or below --baseline.
     """
     from catalog.store import open_catalog
     from zoo.calibration import measured_models
+    from zoo.cli_named import run_checkpoints
     from zoo.measuring import measure_missing
     from zoo.prompts import make_spec
-    from zoo.track import find_checkpoints, tracked
+    from zoo.track import tracked
 
-    found = find_checkpoints(run_dir)
+    if plot is not None:
+        from zoo.track_plot import check_ending, save_track
+
+        check_ending(plot)
     catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)
+    found = run_checkpoints(run_dir, done=catalog.done(spec.spec_id))
     start = None
     if baseline is not None:
         backbone = measured_models(catalog, spec.spec_id).get(baseline)
@@ -188,6 +202,8 @@ def track(
     else:
         rows = [asdict(its) for its in checkpoints]
         click.echo(format_rows(list(rows[0]), [list(row.values()) for row in rows], format=format))
+    if plot is not None:
+        save_track(checkpoints, plot, run=run_dir, max_fall=max_fall)
     for refusal in found.refusals:
         click.echo(printable(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}"), err=True)
     if any(its.fell for its in checkpoints):

@@ -125,7 +125,7 @@ def hub_choice(**options: Any) -> HubChoice:
     return choice
 
 
-def _describe(config: Mapping[str, Any]) -> Architecture:
+def describe(config: Mapping[str, Any]) -> Architecture:
     """``architecture.describe_raw``, imported when there is something to describe: torch takes seconds."""
     from zoo.architecture import describe_raw
 
@@ -143,7 +143,7 @@ def find_on_hub(
     params = parse_parameter_range(choice.params)
     if choice.names_models:
         targets = parse_targets(choice.model_ids, ids_from=choice.ids_from)
-        return make_plan(hub, targets, describe=_describe, params=params, limit=limit, report=report)
+        return make_plan(hub, targets, describe=describe, params=params, limit=limit, report=report)
     query = HubQuery(
         filter=parse_filter(choice.filter_text),
         params=params,
@@ -153,7 +153,7 @@ def find_on_hub(
         license=choice.license,
         sort=choice.sort,
     )
-    return search(hub, query, describe=_describe, limit=limit, report=report)
+    return search(hub, query, describe=describe, limit=limit, report=report)
 
 
 def plan_of_names(names: Sequence[str]) -> Plan:
@@ -167,10 +167,11 @@ def plan_of_names(names: Sequence[str]) -> Plan:
 
     choice = HubChoice(model_ids=tuple(names), params="0..")
     with shown_search(Console(stderr=True, highlight=False)) as report:
-        return find_on_hub(choice, hub=Hub(report=_say), report=report)
+        return find_on_hub(choice, hub=Hub(report=say), report=report)
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """One line on the standard error."""
     click.echo(printable(line), err=True)
 
 

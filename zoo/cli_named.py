@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,15 +12,16 @@ import click
 
 from catalog.query import run_query
 from zoo.calibration import failure_reasons, measured_models
-from zoo.cli_hub import plan_of_names
+from zoo.cli_hub import describe, plan_of_names, say
 from zoo.errors import SourceError
 from zoo.measuring import measure_missing
 from zoo.sources import NAMED_SOURCES, find_candidates
-from zoo.tables import printable
+from zoo.track import find_checkpoints
 
 if TYPE_CHECKING:
-    from catalog.store import Catalog
+    from catalog.store import Catalog, Recorded
     from zoo.records import Candidate, MeasurementSpec, Plan
+    from zoo.sources import Found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +53,12 @@ def on_hub(names: Sequence[str]) -> Named:
     try:
         plan = plan_of_names(names)
     except SourceError as error:
-        click.echo(printable(f"Not looked up on the Hub: {error}."), err=True)
+        say(f"Not looked up on the Hub: {error}.")
         return Named(candidates=(), reasons=dict.fromkeys(names, str(error)))
     if plan.models:
         size = sum(its.fetch_bytes for its in plan.models) / 1e9
         plural = "s" * (len(plan.models) != 1)
-        click.echo(f"Found on the Hub: {len(plan.models)} model{plural}, {size:.2f} GB.", err=True)
+        say(f"Found on the Hub: {len(plan.models)} model{plural}, {size:.2f} GB.")
     if plan.refusals:
         from zoo.plan_text import refusals_text
 
@@ -68,7 +69,7 @@ def on_hub(names: Sequence[str]) -> Named:
 
 def _absent(names: Sequence[str], plan: Plan) -> dict[str, str]:
     there = {its.candidate.model_id for its in plan.models}
-    moved = {name: "the Hub serves it under another name; use that one" for name in names}
+    moved = dict.fromkeys(names, "the Hub serves it under another name; use that one")
     same = {
         alias.partition("@")[0]: f"it has the weights of {model_id}, which is measured; use that name"
         for alias, model_id in plan.aliases.items()
@@ -99,6 +100,20 @@ def measured_one(
         why = failure_reasons(catalog, spec.spec_id).get(candidate.model_id, "no attempt ended")
         raise SourceError(f"{name} could not be measured: {why}")
     return candidate.model_id, candidate.revision
+
+
+def run_checkpoints(run: str, *, done: Mapping[tuple[str, str], Recorded]) -> Found:
+    """The checkpoints of a training run: of a folder, or of a repository ``org/name`` of the Hub.
+
+    ``done`` is what the catalog holds of them. Raises SourceError when there is none.
+    """
+    if Path(run).expanduser().exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+", run):
+        return find_checkpoints(run)
+    from zoo.hub import Hub
+    from zoo.hub_run import hub_checkpoints
+
+    settled = {key for key, recorded in done.items() if not recorded.transient}
+    return hub_checkpoints(Hub(report=say), run, describe=describe, settled=settled)
 
 
 def _one_candidate(name: str) -> Candidate:

@@ -65,9 +65,7 @@ class SinkChange:
         return bool(self.vlm["low"] <= self.llm["high"] and self.llm["low"] <= self.vlm["high"])
 
 
-def sink_change(
-    catalog: Catalog, *, llm: tuple[str, str], vlm: tuple[str, str], spec_id: str
-) -> SinkChange:
+def sink_change(catalog: Catalog, *, llm: tuple[str, str], vlm: tuple[str, str], spec_id: str) -> SinkChange:
     """Compare two measured models of one spec, each a model id and a revision.
 
     The VLM is measured in its language model.
@@ -79,8 +77,8 @@ def sink_change(
     shapes = [(row["attention_layers"], row["heads"]) for row in (before, after)]
     if shapes[0] != shapes[1]:
         raise PanelError(
-            f"{vlm[0]} has {shapes[1][0]} attention layers and {shapes[1][1]} heads, {llm[0]} has {shapes[0][0]} "
-            f"and {shapes[0][1]}: it was not built on this LLM, name the one it was built on"
+            f"{vlm[0]} has {shapes[1][0]} attention layers and {shapes[1][1]} heads, {llm[0]} has "
+            f"{shapes[0][0]} and {shapes[0][1]}: it was not built on this LLM, name the one it was built on"
         )
     rows = run_query(catalog, _HEADS, parameters=[before["attempt_id"], after["attempt_id"]]).records()
     return SinkChange(llm=before, vlm=after, heads=tuple(HeadChange(**row) for row in rows))

@@ -56,19 +56,11 @@ def make_plan(
     Raises:
         SourceError: the Hub cannot be asked at all.
     """
-    describe = serialised(describe)
+    look = _look(hub, describe=describe, params=params)
     planned: dict[str, PlannedModel] = {}
     aliases: dict[str, str] = {}
     refusals: list[Refusal] = []
     asked = 0
-
-    def look(target: Target) -> PlannedModel | Refusal:
-        try:
-            return examine(hub, target, describe=describe, params=params)
-        except SourceError as error:
-            hub.stop(str(error))
-            raise
-
     with _asking(hub) as pool:
         while asked < len(targets) and (limit is None or len(planned) < limit):
             batch = targets[asked : asked + 2 * WORKERS]
@@ -87,6 +79,34 @@ def make_plan(
         left_out=tuple(target.model_id for target in targets[asked:]),
         has_token=hub.has_token,
     )
+
+
+def verdicts(
+    hub: Hub, targets: Sequence[Target], *, describe: Describe, params: ParameterRange | None = None
+) -> tuple[PlannedModel | Refusal, ...]:
+    """The verdict on each of these repositories or revisions in their order, none merged with another.
+
+    Raises:
+        SourceError: the Hub cannot be asked at all.
+    """
+    with _asking(hub) as pool:
+        return tuple(pool.map(_look(hub, describe=describe, params=params), targets))
+
+
+def _look(
+    hub: Hub, *, describe: Describe, params: ParameterRange | None
+) -> Callable[[Target], PlannedModel | Refusal]:
+    """``examine`` for threads: where the Hub cannot be asked at all, the others' waits end too."""
+    describe = serialised(describe)
+
+    def look(target: Target) -> PlannedModel | Refusal:
+        try:
+            return examine(hub, target, describe=describe, params=params)
+        except SourceError as error:
+            hub.stop(str(error))
+            raise
+
+    return look
 
 
 @contextmanager

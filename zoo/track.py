@@ -52,16 +52,24 @@ def find_checkpoints(run_dir: str) -> Found:
 
 
 def training_step(name: str) -> int | None:
-    """The step in a checkpoint's name, such as 500 of ``checkpoint-500`` or ``global_step500-merged``."""
-    number = re.search(r"(?:checkpoint|ckpt|step|iter|epoch)\D{0,3}(\d+)|(\d+)$", name)
+    """The step in a checkpoint's name, such as 500 of ``checkpoint-500`` or ``global_step500-merged``.
+
+    A version such as ``v1.0`` is none.
+    """
+    number = re.search(r"(?:checkpoint|ckpt|step|iter|epoch)\D{0,3}(\d+)|(?<![\d.vV])(\d+)$", name)
     return int(number[1] or number[2]) if number else None
+
+
+def checkpoint_name(model_id: str) -> str:
+    """What a checkpoint is called within its run: its folder, or its branch or tag on the Hub."""
+    return (model_id.partition("@")[2] if "@" in model_id else model_id.partition("/")[2]) or model_id
 
 
 def in_training_order(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The checkpoints by step; those without a number (``final``) come last, by name."""
 
     def key(candidate: Candidate) -> tuple[bool, int, str]:
-        name = candidate.model_id.partition("/")[2]
+        name = checkpoint_name(candidate.model_id)
         step = training_step(name)
         return step is None, step or 0, name
 
@@ -97,7 +105,7 @@ def tracked(
         if baseline is None:
             baseline = s
         change = None if s is None or baseline is None else s - baseline
-        name = candidate.model_id.partition("/")[2]
+        name = checkpoint_name(candidate.model_id)
         checkpoints.append(
             Checkpoint(
                 name=name,
