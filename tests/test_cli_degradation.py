@@ -198,6 +198,53 @@ def test_the_ranking_names_the_command_that_fills_the_predictions(uri: str) -> N
     assert invoke("rank", "--max-loss", "5", "--catalog", uri).exit_code == 2
 
 
+LOSS_COLUMNS = {
+    "task",
+    "protocol",
+    "predicted_points",
+    "predicted_low",
+    "predicted_high",
+    "predicted_level",
+    "flags",
+    "predicted_from_pairs",
+    "calibration_id",
+}
+
+
+def test_the_ranking_by_s_shows_the_predicted_points_once_there_is_a_calibration(uri: str) -> None:
+    def rank(format: str) -> str:
+        return invoke("rank", "--catalog", uri, "--format", format).stdout
+
+    before = invoke("rank", "--catalog", uri)
+    assert "points" not in before.stdout.splitlines()[0]
+    assert "zoo calibrate fits them" in before.stderr
+    assert all(row[name] is None for row in json.loads(rank("json")) for name in LOSS_COLUMNS)
+    assert all(row[name] == "" for row in csv.DictReader(io.StringIO(rank("csv"))) for name in LOSS_COLUMNS)
+    calibrate(uri)
+    header, *lines = invoke("rank", "--catalog", uri).stdout.splitlines()
+    assert header.endswith("IFEval points  90% interval (n = 7 pairs)")
+    exact = json.loads(rank("json"))
+    by_task = json.loads(invoke("rank", "--task", "ifeval", "--catalog", uri, "--format", "json").stdout)
+    assert sorted(exact, key=str) == sorted(by_task, key=str)
+    assert [row["rank"] for row in exact] == sorted(row["rank"] for row in exact)
+    for row, line in zip(exact, lines, strict=True):
+        star = "*" if row["flags"] else ""
+        interval = f"{row['predicted_low']:+.1f} to {row['predicted_high']:+.1f}"
+        assert line.endswith(f"{row['predicted_points']:+.1f}{star}  {interval}")
+    assert any(row["flags"] for row in exact)
+    assert "cautions" in invoke("rank", "--catalog", uri).stderr
+
+
+def test_the_ranking_says_which_command_predicts_ifeval_where_only_another_task_is_fitted(uri: str) -> None:
+    add_panel_file(open_catalog(uri), panel_csv(*LLMS).replace(",ifeval,", ",mmlu,"), name="mmlu")
+    fit = ["calibrate", "--task", "mmlu", "--catalog-only", "--prompts", str(PROMPTS), "--catalog", uri]
+    assert invoke(*fit).exit_code == 0
+    ranked = invoke("rank", "--catalog", uri)
+    assert "zoo rank --task mmlu" in ranked.stderr
+    assert "zoo calibrate --task ifeval" in ranked.stderr
+    assert "points" not in ranked.stdout.splitlines()[0]
+
+
 def test_show_says_the_prediction_in_one_sentence_with_its_interval_and_pairs(uri: str) -> None:
     assert "No predicted loss yet: zoo calibrate" in invoke("show", "made-up/new", "--catalog", uri).output
     calibrate(uri)

@@ -249,7 +249,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.tokenizer",
     },
     "zoo/measuring.py": {"catalog.store", "rich", "zoo.progress", "zoo.reports", "zoo.screen"},
-    "zoo/pages.py": {"catalog.lookup", "catalog.query", "zoo.tables"},
+    "zoo/pages.py": {"catalog.lookup", "catalog.query", "zoo.degradation_pages", "zoo.tables"},
     "zoo/pair.py": {"catalog.query", "catalog.store"},
     "zoo/pairs.py": {"zoo.panel", "zoo.predictors"},
     "zoo/panel.py": set(),

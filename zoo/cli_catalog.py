@@ -64,19 +64,21 @@ def rank(
     """Rank the measured models, the best backbone first.
 
     Models are ordered by Sink Strength (nats): above 0 the typical head gives the attention sink more
-    than half of its attention. With --task they are ordered by the points that zoo calibrate predicts them
-    to lose. Only results of one measurement spec are compared.
+    than half of its attention. The points of IFEval that zoo calibrate predicts them to lose stand beside it,
+    once it has run; with --task they are ordered by the points of that task. Only results of one measurement
+    spec are compared.
     """
     from catalog.lookup import rank_rows
     from catalog.store import open_catalog
-    from zoo.losses import calibrated_tasks, ranked_losses
+    from zoo.losses import calibrated_tasks, ranked_losses, with_losses
 
     if max_loss is not None and task is None:
         raise click.UsageError("--max-loss needs a --task")
     catalog = open_catalog(catalog_uri)
     ranking = rank_rows(catalog, spec_id)
     if task is None:
-        click.echo(ranking_text(ranking.table, format=format))
+        table = with_losses(catalog, ranking.table, ranking.spec_id)
+        click.echo(ranking_text(table, format=format))
     else:
         losses = ranked_losses(catalog, ranking.spec_id, task=task, max_loss=max_loss)
         click.echo(losses_text(losses, format=format))

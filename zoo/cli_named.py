@@ -63,7 +63,7 @@ def on_hub(names: Sequence[str]) -> Named:
         from zoo.plan_text import refusals_text
 
         click.echo(refusals_text(plan), err=True)
-    candidates = tuple(its.candidate for its in plan.models)
+    candidates = tuple(its.candidate for its in plan.models if its.candidate.model_id in names)
     return Named(candidates=candidates, reasons=_absent(names, plan))
 
 

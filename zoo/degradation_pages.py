@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zoo.panel import TASK_NAMES
+from zoo.panel import TASK_NAMES, TASKS
 from zoo.prediction import sentence
 from zoo.tables import ABSENT, Format, count_text, format_rows, format_table, printable
 
@@ -68,6 +68,27 @@ def losses_text(table: QueryResult, *, format: Format) -> str:
     return format_table(headers, rows, numeric=[header not in words for header in headers])
 
 
+def loss_columns(table: QueryResult) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """What a ranking's table shows of the predicted loss: headers and one cell a header for every row.
+
+    Nothing where no model has a prediction, or the table has no such columns.
+    """
+    rows = table.records()
+    predicted = [row for row in rows if row.get("predicted_points") is not None]
+    if not predicted:
+        return (), [() for _ in rows]
+    task, level, n = (predicted[0][name] for name in ("task", "predicted_level", "predicted_from_pairs"))
+    headers = (f"{TASK_NAMES.get(task, task)} points", f"{level:.0%} interval (n = {n} pairs)")
+    cells: list[tuple[str, ...]] = [
+        (
+            _signed(row["predicted_points"]) + "*" * bool(row["flags"]),
+            _interval(row["predicted_low"], row["predicted_high"]),
+        )
+        for row in rows
+    ]
+    return headers, cells
+
+
 def losses_hint(task: str | None, predicted: Sequence[str]) -> str:
     """What to do to see predicted losses, or how to read those that are shown."""
     if task in predicted:
@@ -78,7 +99,14 @@ def losses_hint(task: str | None, predicted: Sequence[str]) -> str:
     if task is not None or not predicted:
         which = f" --task {task}" if task else ""
         return f"No predicted losses yet, so this is the order of S; zoo calibrate{which} fits them."
-    return f"Predicted losses: zoo rank --task {' or '.join(predicted)}."
+    others = f"Predicted losses: zoo rank --task {' or '.join(predicted)}."
+    name = TASK_NAMES[TASKS[0]]
+    if TASKS[0] not in predicted:
+        return f"{others} zoo calibrate --task {TASKS[0]} fits those on {name}."
+    return (
+        f"Points on {name} as a fit to few pairs predicts them, negative = lost; * has cautions, see "
+        f"zoo show MODEL. {others}"
+    )
 
 
 def predictions_text(predictions: Sequence[Prediction]) -> str:

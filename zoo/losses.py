@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from catalog.query import QueryResult, run_query
 from zoo.errors import PanelError
-from zoo.panel import task_order
+from zoo.panel import TASKS, task_order
 from zoo.prediction import Prediction
 
 if TYPE_CHECKING:
     from catalog.store import Catalog
 
-_RANKING = """
-    SELECT
-        r.*,
+_LOSS = """
         p.task,
         p.protocol,
         p.predicted_points,
@@ -25,6 +23,12 @@ _RANKING = """
         p.flags,
         p.pairs AS predicted_from_pairs,
         p.calibration_id
+"""
+
+_RANKING = f"""
+    SELECT
+        r.*,
+        {_LOSS}
     FROM ranking AS r
     LEFT JOIN predictions AS p
         ON p.model_id = r.model_id AND p.revision = r.revision AND p.spec_id = r.spec_id
@@ -60,6 +64,25 @@ def ranked_losses(catalog: Catalog, spec_id: str, *, task: str, max_loss: float 
             f"make one with zoo calibrate --task {task}, or rank without --max-loss"
         )
     return run_query(catalog, _RANKING, parameters=[task, spec_id, max_loss, max_loss])
+
+
+def with_losses(catalog: Catalog, ranking: QueryResult, spec_id: str, *, task: str = TASKS[0]) -> QueryResult:
+    """The rows of a ranking in their order, with the columns of the loss predicted on a task.
+
+    They are NULL for a model that no calibration predicts.
+    """
+    found = run_query(
+        catalog,
+        f"SELECT model_id, revision, {_LOSS} FROM predictions AS p WHERE spec_id = ? AND task = ? AND latest",
+        parameters=[spec_id, task],
+    )
+    losses = {row[:2]: row[2:] for row in found.rows}
+    key = [ranking.columns.index(name) for name in ("model_id", "revision")]
+    unknown = (None,) * len(found.columns[2:])
+    rows = (row + losses.get((row[key[0]], row[key[1]]), unknown) for row in ranking.rows)
+    return QueryResult(
+        columns=ranking.columns + found.columns[2:], types=ranking.types + found.types[2:], rows=tuple(rows)
+    )
 
 
 def calibrated_tasks(catalog: Catalog, spec_id: str) -> tuple[str, ...]:

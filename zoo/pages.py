@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from zoo.degradation_pages import loss_columns
 from zoo.tables import (
     ABSENT,
     Format,
@@ -58,7 +59,11 @@ def ranking_text(table: QueryResult, *, format: Format) -> str:
         for row in table.records()
     ]
     numeric = [header in ("rank", "S (nats)", "same sign", "params") for header in headers]
-    return format_table(headers, rows, numeric=numeric)
+    more, losses = loss_columns(table)
+    cells = [(*row, *loss) for row, loss in zip(rows, losses, strict=True)]
+    return format_table(
+        (*headers, *more), cells, numeric=[*numeric, *(its.endswith("points") for its in more)]
+    )
 
 
 def details_text(details: ModelDetails, *, blocks: bool = False) -> str:
