@@ -357,7 +357,7 @@ OWNERS = {
     },
     "duckdb": {"catalog/query.py"},
     "huggingface_hub": {"zoo/fetch.py", "zoo/hub.py", "zoo/hub_errors.py", "zoo/hub_files.py"},
-    "matplotlib": {"zoo/plots.py"},
+    "matplotlib": {"zoo/plots.py", "zoo/track_plot.py"},
     "ray": {"zoo/tasks.py"},
 }
 """The only modules outside of jobs/ that may name a library."""
