@@ -119,7 +119,8 @@ def show(
 ) -> None:
     """Show everything the catalog knows about MODEL, such as org/name.
 
-    JSON holds the layers, the sweep, all attempts and the predicted losses; CSV holds the model's one row.
+    JSON holds the layers, the sweep, weak heads, each layer's sink, other choices, all attempts and the
+    predicted losses; CSV holds the model's one row. With --sensitivity both hold S under other choices.
     """
     from catalog.lookup import model_details
     from catalog.store import open_catalog

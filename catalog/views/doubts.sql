@@ -1,6 +1,6 @@
 -- One row a ranked model: which plausible choices change the sign of its S, or swap it with its neighbour in the ranking.
 CREATE VIEW doubts AS
-WITH places AS (
+WITH places AS MATERIALIZED (
     SELECT
         spec_id,
         model_id,
@@ -31,7 +31,7 @@ signs AS (
     GROUP BY attempt_id, spec_id, model_id, revision
 ),
 
-swaps AS (
+swaps AS MATERIALIZED (
     SELECT
         p.spec_id,
         p.model_id,
