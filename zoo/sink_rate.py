@@ -7,10 +7,12 @@ head) in which that exceeds 0.3. Shape letters: P sequences, H query heads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from scipy.special import expit
@@ -75,31 +77,40 @@ def rate_of(layers: Sequence[LayerStatistics]) -> float:
 
 
 def measure_sink_rate(candidate: Candidate, *, options: RunOptions) -> SinkRate:
-    """Run the texts through a model and count; raises ``ModelError`` where the model cannot be measured.
-
-    A model of the Hub is downloaded for the time of the call.
-    """
-    if candidate.format == "hub":
-        with fetch(candidate, hub=Hub()) as folder:
-            local = replace(candidate, format="folder", location=str(folder))
-            return measure_sink_rate(local, options=options)
-    backbone = open_backbone(candidate, options=options)
-    prompts = render(load_tokenizer(candidate), load_texts(), format="plain", minimum_tokens=TOKENS)
-    prompts = replace(prompts, token_ids=tuple(ids[:TOKENS] for ids in prompts.token_ids))
-    layers = backbone.architecture.attention_layers
-    probe = Probe(
-        model=backbone.model,
-        layers=layers,
-        prompt_count=len(prompts.token_ids),
-        candidates=1,
-        first_query=0,
-        content_query=0,
-    )
-    batches = make_batches(prompts, tokens_per_batch=options.tokens_per_batch, device=backbone.device)
-    backbone.run([partial(probe.forward, batch) for batch in batches])
+    """Run the texts through a model and count; raises ``ModelError`` where the model cannot be measured."""
+    with (
+        _local_files(candidate) as folder,
+        closing(open_backbone(candidate, options=options, folder=folder)) as backbone,
+    ):
+        is_remote = candidate.format == "hub"
+        local = replace(candidate, format="folder", location=str(folder)) if is_remote else candidate
+        prompts = render(load_tokenizer(local), load_texts(), format="plain", minimum_tokens=TOKENS)
+        prompts = replace(prompts, token_ids=tuple(ids[:TOKENS] for ids in prompts.token_ids))
+        layers = backbone.architecture.attention_layers
+        probe = Probe(
+            model=backbone.model,
+            layers=layers,
+            prompt_count=len(prompts.token_ids),
+            candidates=1,
+            first_query=0,
+            content_query=0,
+        )
+        batches = make_batches(prompts, tokens_per_batch=options.tokens_per_batch, device=backbone.device)
+        backbone.run([partial(probe.forward, batch) for batch in batches])
     return SinkRate(
         rate=rate_of(probe.statistics()),
         sequences=len(prompts.token_ids),
         layers=len(layers),
         heads=sum(layer.heads for layer in layers),
     )
+
+
+@contextmanager
+def _local_files(candidate: Candidate) -> Iterator[Path]:
+    """Where configuration and tokenizer are; those of a Hub model are fetched for the block."""
+    if candidate.format != "hub":
+        yield Path(candidate.location)
+        return
+    small = tuple(file for file in candidate.files if not file.path.endswith(".safetensors"))
+    with fetch(replace(candidate, files=small), hub=Hub()) as folder:
+        yield folder
