@@ -37,7 +37,9 @@ def catalog(empty: Catalog) -> Catalog:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_works_on_an_empty_catalog(empty: Catalog, view: str) -> None:
-    assert run_query(empty, f"SELECT * FROM {view}").rows == ()
+    rows = run_query(empty, f"SELECT * FROM {view}").records()
+    # The shipped panel is there before anything is measured.
+    assert [row for row in rows if view != "panel" or row["sink_strength"] is not None] == []
 
 
 def test_every_sql_file_is_a_view_with_a_description() -> None:
