@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import pytest
 import tasks
+from checkpoints_on_disk import save_checkpoint
 from click.testing import CliRunner, Result
 
 from catalog.store import open_catalog
@@ -201,6 +202,24 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(tmp_path: Path) -> 
         "org/empty": "refused",
     }
     assert not catalog.exists()
+
+
+def test_both_prompt_formats_are_measured_and_ranked_apart(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path / "org" / "model")
+    options = ["--source", str(folder), "--prompt-format", "both", "--prompts", "10", "--format", "json"]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    done = subprocess.run(
+        [*ZOO, "screen", *options],
+        env=kept | {"ZOO_CATALOG": str(tmp_path / "catalog"), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["prompt_format"] for row in rows] == ["chat", "plain"]
+    assert len({row["spec_id"] for row in rows}) == 2
+    assert [row["rank"] for row in rows] == [1, 1]
 
 
 def test_every_command_and_option_has_help() -> None:
