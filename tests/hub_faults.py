@@ -20,7 +20,7 @@ ROUTE_FAULTS = ("no_reply", "expired_redirect", "html_page", "replaced", "range_
 
 FAULT_KINDS = STATUS_FAULTS + BODY_FAULTS + ROUTE_FAULTS
 
-REQUEST_KINDS = ("list", "info", "tree", "resolve", "cdn")
+REQUEST_KINDS = ("list", "refs", "info", "tree", "resolve", "cdn")
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,8 @@ class Handler(BaseHTTPRequestHandler):
             )
         if match is None:
             return refusal(404, "Not found")
+        if (moved := self.hub.moved.get(match[1])) is not None:
+            return Reply(307, headers={"Location": self.path.replace(match[1], moved, 1)})
         repo = self.hub.repos.get(match[1])
         if (denied := _denied(repo, token)) is not None or repo is None:
             return denied or refusal(404, "Repository not found", code="RepoNotFound")

@@ -84,6 +84,8 @@ class HubServer:
         self.tokens, self.limits = set(tokens), dict(limits or {})
         self.redirect_seconds, self.stall_seconds = redirect_seconds, stall_seconds
         self.repos: dict[str, Repo] = {}
+        self.moved: dict[str, str] = {}
+        """The new names of renamed repositories, to which the Hub redirects."""
         self.requests: Counter[str] = Counter()
         self.sent_bytes: Counter[str] = Counter()
         self.log: list[Seen] = []

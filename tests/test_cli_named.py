@@ -22,6 +22,7 @@ from catalog.store import open_catalog
 from tests.hub_models import write_model
 from tests.hub_server import HubServer
 from zoo.cli import cli
+from zoo.cli_named import on_hub
 from zoo.errors import ZooError
 from zoo.measure import measure_path
 from zoo.prompts import make_spec
@@ -114,6 +115,24 @@ def test_without_a_network_the_fit_goes_on_with_the_catalog(
     left_out = [line for line in result.stdout.splitlines() if line.startswith("Left out ")]
     assert len(left_out) == 6
     assert all(text in line for line in left_out)
+
+
+def test_a_model_keeps_the_name_it_was_asked_for_by(hub: HubServer, tmp_path: Path) -> None:
+    """The Hub has two under other names: one it moved, one that has the weights of another."""
+    one, two = (write_model(tmp_path / f"{seed}", seed=seed) for seed in (0, 1))
+    hub.add_repo("org/one", one)
+    hub.add_repo("org/copy", one)
+    hub.add_repo("org/new", two)
+    hub.moved["org/old"] = "org/new"
+    names = ["org/one", "org/copy", "org/old", "org/none"]
+    found = on_hub(names)
+    places = {its.model_id: (its.location, its.revision) for its in found.candidates}
+    assert places == {
+        name: (place, hub.repos[place].head)
+        for name, place in {"org/one": "org/one", "org/copy": "org/copy", "org/old": "org/new"}.items()
+    }
+    assert list(found.reasons) == ["org/none"]
+    assert "(not_found)" in found.reasons["org/none"]
 
 
 def test_a_source_and_the_catalog_alone_exclude_each_other(uri: str) -> None:

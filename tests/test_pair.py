@@ -71,6 +71,19 @@ def test_a_model_beside_itself_lost_nothing(catalog: Catalog) -> None:
     assert found.overlap
 
 
+def test_two_revisions_of_one_model_are_told_apart(catalog: Catalog) -> None:
+    later = make_measurement("made-up/llm", seed=1, revision="ab" * 20, sink_strength=0.25)
+    catalog.commit(later)
+    earlier = make_candidate("made-up/llm").revision
+    keys = [("made-up/llm", revision) for revision in (earlier, later.candidate.revision)]
+    found = sink_change(catalog, llm=keys[0], vlm=keys[1], spec_id=SPEC.spec_id)
+    assert found.vlm["sink_strength"] == 0.25
+    assert found.change == 0.25 - found.llm["sink_strength"]
+    first, second, *_ = change_text(found, panel=None).splitlines()
+    assert first.endswith(f"in made-up/llm@{earlier[:12]}")
+    assert second.endswith("in made-up/llm@abababababab")
+
+
 def test_models_of_other_shapes_are_no_pair(catalog: Catalog) -> None:
     catalog.commit(make_measurement("made-up/other", layers=5))
     with pytest.raises(PanelError, match="5 attention layers and 30 heads, made-up/llm has 4 and 24"):

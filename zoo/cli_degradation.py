@@ -208,7 +208,8 @@ def track(
         click.echo(printable(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}"), err=True)
     if any(its.fell for its in checkpoints):
         context.exit(FELL)
-    if any(its.sink_strength is None for its in checkpoints):
+    unseen = any(its.transient for its in found.refusals)
+    if unseen or any(its.sink_strength is None for its in checkpoints):
         context.exit(SOME_FAILED)
 
 

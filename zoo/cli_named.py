@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ def in_source(names: Sequence[str], *, source: str) -> Named:
 
 
 def on_hub(names: Sequence[str]) -> Named:
-    """The models of the Hub with these names, after one line on the standard error of what they take.
+    """The models of the Hub with these names, after lines on the standard error of what they take.
 
     A Hub that cannot be asked is the reason of every name, so that a command goes on without it.
     """
@@ -52,30 +52,34 @@ def on_hub(names: Sequence[str]) -> Named:
         return Named(candidates=(), reasons={})
     try:
         plan = plan_of_names(names)
+        candidates, reasons = _by_name(names, plan)
     except SourceError as error:
         say(f"Not looked up on the Hub: {error}.")
         return Named(candidates=(), reasons=dict.fromkeys(names, str(error)))
-    if plan.models:
-        size = sum(its.fetch_bytes for its in plan.models) / 1e9
-        plural = "s" * (len(plan.models) != 1)
-        say(f"Found on the Hub: {len(plan.models)} model{plural}, {size:.2f} GB.")
+    if candidates:
+        size = sum(file.size for its in candidates for file in its.files) / 1e9
+        say(f"Found on the Hub: {len(candidates)} model{'s' * (len(candidates) != 1)}, {size:.2f} GB.")
     if plan.refusals:
         from zoo.plan_text import refusals_text
 
         click.echo(refusals_text(plan), err=True)
-    candidates = tuple(its.candidate for its in plan.models if its.candidate.model_id in names)
-    return Named(candidates=candidates, reasons=_absent(names, plan))
+    return Named(candidates=candidates, reasons=reasons)
 
 
-def _absent(names: Sequence[str], plan: Plan) -> dict[str, str]:
-    there = {its.candidate.model_id for its in plan.models}
-    moved = dict.fromkeys(names, "the Hub serves it under another name; use that one")
-    same = {
-        alias.partition("@")[0]: f"it has the weights of {model_id}, which is measured; use that name"
-        for alias, model_id in plan.aliases.items()
-    }
-    refused = {its.model_id: f"{its.message} ({its.reason})" for its in plan.refusals}
-    return {name: why for name, why in (moved | same | refused).items() if name not in there}
+def _by_name(names: Sequence[str], plan: Plan) -> tuple[tuple[Candidate, ...], dict[str, str]]:
+    """Each model under the name it was asked for by, also where the Hub moved it or has it twice."""
+    found = {its.candidate.model_id: its.candidate for its in plan.models}
+    reasons = {its.model_id: f"{its.message} ({its.reason})" for its in plan.refusals}
+    candidates = []
+    for name in names:
+        if name in found:
+            candidates.append(found[name])
+        elif name not in reasons:
+            alone = plan_of_names([name])
+            candidates += [replace(its.candidate, model_id=name) for its in alone.models]
+            for refusal in alone.refusals:
+                reasons[name] = f"{refusal.message} ({refusal.reason})"
+    return tuple(candidates), reasons
 
 
 def measured_one(

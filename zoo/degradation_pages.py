@@ -123,9 +123,12 @@ def change_text(change: SinkChange, *, panel: tuple[float, float, int] | None) -
     window = change.window
     lost = sum(head.lost for head in window)
     had = sum(head.before is not None and head.before > 0 for head in window)
+    is_one = change.llm["model_id"] == change.vlm["model_id"]
     lines = [
-        f"S {_s(change.llm)} in {change.llm['model_id']}",
-        f"S {_s(change.vlm)} in {change.vlm['model_id']}",
+        *(
+            f"S {_s(row)} in {row['model_id']}" + f"@{row['revision'][:12]}" * is_one
+            for row in (change.llm, change.vlm)
+        ),
         f"Change {change.change:+.2f} nats" + ("; the intervals overlap" if change.overlap else ""),
         f"{lost} of the {had} heads that had the sink lost it (n = {len(window)} heads that count; "
         f"{sum(head.lost for head in change.heads)} lost it in all layers)",
