@@ -122,5 +122,5 @@ def test_a_picture_of_another_kind_is_refused_before_anything_is_measured(
     server: HubServer, tmp_path: Path
 ) -> None:
     result = track(tmp_path / "catalog", "--plot", str(tmp_path / "run.jpg"))
-    assert ".png or .svg" in str(result.exception)
+    assert ".png, .svg, .pdf" in str(result.exception)
     assert server.log == []

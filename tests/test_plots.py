@@ -16,7 +16,8 @@ from catalog.store import open_catalog
 from tests.factories import SPEC, make_measurement, shifted
 from zoo.cli import cli
 from zoo.errors import CatalogError, ZooError
-from zoo.plots import KINDS, ModelPicture, comparison_figure, model_figure, ranking_figure, save
+from zoo.pictures import save
+from zoo.plots import KINDS, ModelPicture, comparison_figure, model_figure, ranking_figure
 
 SIGNATURES = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 

@@ -80,7 +80,7 @@ def test_a_picture_is_written_as_its_name_ends_and_twice_the_same(
 @pytest.mark.parametrize(
     ("run", "name", "text"),
     [
-        (RUN, "run.gif", "ends in .png or .svg"),
+        (RUN, "run.gif", "ends in .png, .svg, .pdf"),
         (RUN, "none/run.png", "cannot be written"),
         (RUN[1:2], "run.png", "no checkpoint of org/run is measured"),
     ],

@@ -184,7 +184,8 @@ def track(
     from zoo.track import tracked
 
     if plot is not None:
-        from zoo.track_plot import check_ending, save_track
+        from zoo.pictures import check_ending
+        from zoo.track_plot import save_track
 
         check_ending(plot)
     catalog, spec = open_catalog(catalog_uri, create=True), make_spec(prompt_count=prompt_count)

@@ -36,7 +36,7 @@ def plot(
 ) -> None:
     """Draw MODEL's heads, sweep and layers, or the ranking, as PNG, SVG or PDF."""
     from catalog.store import open_catalog
-    from zoo.plots import save
+    from zoo.pictures import save
 
     if (model is None) != ranking:
         raise click.UsageError("give either a MODEL or --ranking")
@@ -122,7 +122,8 @@ def compare(
     heads = {name: head_log_odds(log_odds_PH) for name, log_odds_PH in log_odds.items()}
     click.echo(_comparison(rows, heads, orders, format=format))
     if output:
-        from zoo.plots import comparison_figure, save, short
+        from zoo.pictures import save
+        from zoo.plots import comparison_figure, short
 
         drawn = [(row["model_id"], row["sink_strength"], heads[row["model_id"]]) for row in rows]
         names = {row["model_id"]: short(row["model_id"].rpartition("/")[2], 30) for row in rows}

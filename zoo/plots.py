@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
@@ -16,12 +15,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from zoo.errors import ZooError
+from zoo.pictures import INK, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ENDINGS = (".png", ".svg", ".pdf")
 KINDS = {
     "none": ("o", "#0072B2"),
     "per_head": ("s", "#E69F00"),
@@ -30,19 +28,9 @@ KINDS = {
 }
 """Marker and colour of each QK-norm kind."""
 
-_INK, _SHADE, _WINDOW = "#222222", "#56B4E9", "#D55E00"
+_SHADE, _WINDOW = "#56B4E9", "#D55E00"
 _NAMED = 60
 """The most models whose names fit beside a ranking."""
-
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "svg.hashsalt": "zoo",
-    "savefig.dpi": 150,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,23 +45,9 @@ class ModelPicture:
     cells: Sequence[Mapping[str, Any]]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write the figure as its ending says. Raises ZooError for another ending or an unwritable path."""
-    if path.suffix.lower() not in ENDINGS:
-        raise ZooError(f"{path} is no picture that zoo writes: name a file that ends in {', '.join(ENDINGS)}")
-    dated = (
-        {} if path.suffix.lower() == ".png" else {"Date" if path.suffix == ".svg" else "CreationDate": None}
-    )
-    try:
-        with matplotlib.rc_context(_STYLE):
-            figure.savefig(path, metadata=dated)
-    except OSError as error:
-        raise ZooError(f"{path} cannot be written ({error.strerror}): name another with --output") from error
-
-
 def model_figure(model: ModelPicture) -> Figure:
     """Heads by layer, S against the number of prompts, and each layer's spread."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 6.2), layout="constrained")
         axes = figure.subplot_mosaic([["heads", "sizes"], ["heads", "layers"]], width_ratios=[1.15, 1])
         _heads(axes["heads"], model)
@@ -91,7 +65,7 @@ def model_figure(model: ModelPicture) -> Figure:
 
 def ranking_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """S with its interval of every model, the best first, marked by QK-norm kind."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         named = len(rows) <= _NAMED
         height = 1.3 + (0.24 * max(len(rows), 3) if named else 0.24 * _NAMED)
         figure = Figure(figsize=(9, height), layout="constrained")
@@ -100,7 +74,7 @@ def ranking_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
             mine = [(place, row) for place, row in enumerate(rows, 1) if row["qk_norm"] == kind]
             if mine:
                 _intervals(axes, mine, marker=marker, colour=colour, label=kind, size=6 if named else 3)
-        axes.axvline(0, color=_INK, linewidth=0.8, linestyle="--")
+        axes.axvline(0, color=INK, linewidth=0.8, linestyle="--")
         axes.set_ylim(len(rows) + 0.6, 0.4)
         if named:
             axes.set_yticks(range(1, len(rows) + 1), [short(row["model_id"], 48) for row in rows])
@@ -116,7 +90,7 @@ def ranking_figure(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 def comparison_figure(models: Sequence[tuple[str, float, np.ndarray]], verdicts: Sequence[str]) -> Figure:
     """The heads of each (model, S, log-odds of the window's heads), and whether their order is certain."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.9 + 0.75 * len(models) + 0.2 * len(verdicts)), layout="constrained")
         axes = figure.subplots()
         colours = [colour for _, colour in KINDS.values()]
@@ -126,17 +100,17 @@ def comparison_figure(models: Sequence[tuple[str, float, np.ndarray]], verdicts:
             colour = colours[place % len(colours)]
             axes.scatter(finite, place + offsets, s=9, color=colour, alpha=0.55, linewidths=0)
             low, high = np.quantile(finite, [0.25, 0.75])
-            axes.plot([low, high], [place, place], color=_INK, linewidth=3, solid_capstyle="butt")
-            axes.plot(strength, place, "D", color="white", markeredgecolor=_INK, markersize=8)
+            axes.plot([low, high], [place, place], color=INK, linewidth=3, solid_capstyle="butt")
+            axes.plot(strength, place, "D", color="white", markeredgecolor=INK, markersize=8)
             axes.annotate(
                 f"S = {strength:.2f}",
                 (strength, place - 0.3),
                 ha="center",
                 va="bottom",
                 fontsize=9,
-                color=_INK,
+                color=INK,
             )
-        axes.axvline(0, color=_INK, linewidth=0.8, linestyle="--")
+        axes.axvline(0, color=INK, linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(models)), [short(name, 36) for name, _, _ in models])
         axes.set_ylim(len(models) - 0.4, -0.7)
         axes.set_xlabel(
@@ -204,7 +178,7 @@ def _sizes(axes: Axes, model: ModelPicture) -> None:
             label=f"seed {seed}",
         )
     axes.axhspan(*model.interval, color=_SHADE, alpha=0.35, linewidth=0, label="interval")
-    axes.axhline(model.sink_strength, color=_INK, linewidth=1)
+    axes.axhline(model.sink_strength, color=INK, linewidth=1)
     axes.set_xscale("log")
     ticks = sorted({cell["size"] for cell in model.cells})
     axes.set_xticks(ticks, [str(size) for size in ticks])
@@ -220,8 +194,8 @@ def _layers(axes: Axes, model: ModelPicture) -> None:
     q10, q25, q50, q75, q90 = np.nanquantile(model.log_odds_LH, [0.1, 0.25, 0.5, 0.75, 0.9], axis=1)
     axes.fill_between(places, q10, q90, color=_SHADE, alpha=0.35, linewidth=0, label="10 to 90 % of heads")
     axes.fill_between(places, q25, q75, color="#0072B2", alpha=0.55, linewidth=0, label="25 to 75 %")
-    axes.plot(places, q50, color=_INK, linewidth=1.5, marker="o", markersize=3, label="median")
-    axes.axhline(0, color=_INK, linewidth=0.8, linestyle="--")
+    axes.plot(places, q50, color=INK, linewidth=1.5, marker="o", markersize=3, label="median")
+    axes.axhline(0, color=INK, linewidth=0.8, linestyle="--")
     axes.axvline(
         max(0, len(places) - model.window_layers) - 0.5, color=_WINDOW, linewidth=2, label="window →"
     )
@@ -251,7 +225,7 @@ def _intervals(
         fmt=marker,
         color=colour,
         markersize=size,
-        markeredgecolor=_INK,
+        markeredgecolor=INK,
         markeredgewidth=0.5,
         elinewidth=1.5,
         capsize=2,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -15,49 +15,25 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from zoo.errors import ZooError
+from zoo.pictures import INK, STYLE, check_ending, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from zoo.track import Checkpoint
 
-ENDINGS = (".png", ".svg")
-
-_INK, _KEPT, _FELL = "#222222", "#0072B2", "#D55E00"
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "svg.hashsalt": "zoo",
-    "savefig.dpi": 150,
-}
-
-
-def check_ending(path: Path) -> None:
-    """Raise ZooError for a name that does not end as a picture that zoo writes."""
-    if path.suffix.lower() not in ENDINGS:
-        raise ZooError(
-            f"{path} is no picture that zoo writes: name a file that ends in {' or '.join(ENDINGS)}"
-        )
+_KEPT, _FELL = "#0072B2", "#D55E00"
 
 
 def save_track(
     checkpoints: Sequence[Checkpoint], path: Path, *, run: str, max_fall: float | None = None
 ) -> None:
-    """Write the picture of ``track_figure`` as PNG or SVG, as the name ends.
+    """Write the picture of ``track_figure`` as the name ends.
 
     Raises ZooError for another ending, an unwritable path, or a run without any measured checkpoint.
     """
     check_ending(path)
-    figure = track_figure(checkpoints, run=run, max_fall=max_fall)
-    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
-    try:
-        with matplotlib.rc_context(_STYLE):
-            figure.savefig(path, metadata=metadata)
-    except OSError as error:
-        raise ZooError(f"{path} cannot be written ({error.strerror}): name another with --plot") from error
+    save(track_figure(checkpoints, run=run, max_fall=max_fall), path)
 
 
 def track_figure(checkpoints: Sequence[Checkpoint], *, run: str, max_fall: float | None = None) -> Figure:
@@ -70,10 +46,10 @@ def track_figure(checkpoints: Sequence[Checkpoint], *, run: str, max_fall: float
     if not measured:
         raise ZooError(f"no checkpoint of {run} is measured, so there is nothing to draw")
     places = _places(measured)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8, 4.2), layout="constrained")
         axes = figure.subplots()
-        axes.plot(places, [its.sink_strength or 0.0 for its in measured], color=_INK, linewidth=1, alpha=0.6)
+        axes.plot(places, [its.sink_strength or 0.0 for its in measured], color=INK, linewidth=1, alpha=0.6)
         for fell, marker, colour, label in (
             (False, "o", _KEPT, "S with its 95 % interval"),
             (True, "X", _FELL, "fell by more than allowed"),
@@ -133,9 +109,7 @@ def _levels(axes: Axes, measured: Sequence[Checkpoint], *, max_fall: float | Non
     if first.sink_strength is None or first.change is None:
         return
     baseline = first.sink_strength - first.change
-    axes.axhline(
-        baseline, color=_INK, linewidth=1, linestyle="--", label=f"baseline {baseline:.2f}", zorder=0
-    )
+    axes.axhline(baseline, color=INK, linewidth=1, linestyle="--", label=f"baseline {baseline:.2f}", zorder=0)
     if max_fall is not None:
         axes.axhline(
             baseline - max_fall,
