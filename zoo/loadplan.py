@@ -218,12 +218,17 @@ def _make_buffers_real(model: PreTrainedModel) -> None:
         model.initialize_weights()
     for name in names:
         buffer = weight_of(model, name)
-        left = buffer.isnan() if buffer.is_floating_point() else buffer == _unset(buffer.dtype)
-        if buffer.numel() and bool(left.any() if buffer.is_floating_point() else left.all()):
+        has_nan = _has_nan(buffer.dtype)
+        left = buffer.isnan() if has_nan else buffer == _unset(buffer.dtype)
+        if buffer.numel() and bool(left.any() if has_nan else left.all()):
             raise CannotStreamError(f"the buffer {name} is neither stored nor computed")
 
 
 def _unset(dtype: torch.dtype) -> float | int | bool:
     if dtype == torch.bool:
         return False
-    return torch.nan if dtype.is_floating_point else torch.iinfo(dtype).min
+    return torch.nan if _has_nan(dtype) else torch.iinfo(dtype).min
+
+
+def _has_nan(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
