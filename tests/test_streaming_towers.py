@@ -14,11 +14,17 @@ from test_text_towers import COMPOSITES, QUICK, TEXT_ALONE, UNCHECKED, tiny_comp
 
 from zoo import support
 
+LOOPED = frozenset({"inkling2_loop"})
+"""Types that run layers twice, and read them each time."""
+
+NOT_RELOADED = frozenset({"shieldgemma2"})
+"""Types whose saved checkpoint transformers itself does not find again; zoo refuses it as incomplete."""
+
 OTHER_TOWER = re.compile("vision|visual|multi_modal_projector|connector")
 
 
 def cases() -> list[Any]:
-    measured = sorted(set(COMPOSITES) - set(support.REFUSED) - TEXT_ALONE - UNCHECKED)
+    measured = sorted(set(COMPOSITES) - set(support.REFUSED) - TEXT_ALONE - UNCHECKED - NOT_RELOADED)
     return [t if t in QUICK else pytest.param(t, marks=pytest.mark.slow) for t in measured]
 
 
@@ -39,10 +45,20 @@ def test_a_composite_is_streamed_to_the_bit_without_its_other_towers(model_type:
     whole, _ = statistics(folder, several, load="whole")
     streamed, backbone = statistics(folder, several, load="stream")
     assert_identical(whole, streamed)
-    language_model_bytes = 4 * backbone.architecture.parameters
     fetched = backbone.bytes_fetched()
     assert fetched is not None
-    assert fetched <= language_model_bytes + header_bytes(folder)
+    times_read = 2 if model_type in LOOPED else 1
+    assert fetched <= times_read * 4 * backbone.architecture.parameters + header_bytes(folder)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_ocr2", "deepseek_vl_hybrid", "unlimited_ocr", "idefics3"])
+def test_a_vision_tower_that_is_particular_does_not_keep_its_language_model_from_being_measured(
+    model_type: str, tmp_path: Path
+) -> None:
+    """It knows no attention but its own, or the model takes its device from it."""
+    whole, _ = statistics(composite_at(tmp_path, model_type), 2 * prompts(), load="whole")
+    streamed, _ = statistics(tmp_path, 2 * prompts(), load="stream")
+    assert_identical(whole, streamed)
 
 
 @pytest.mark.parametrize("model_type", sorted(QUICK))

@@ -179,6 +179,12 @@ def attention_implementation(model: PreTrainedModel) -> str:
     return "eager" if routes == {"softmax"} else IMPLEMENTATION
 
 
+def attention_choice(config: PreTrainedConfig, implementation: str) -> dict[str, str]:
+    """What to ask transformers for: a vision tower, which never runs, may know no attention but its own."""
+    parts = {part: "eager" if "vision" in part else implementation for part in config.sub_configs}
+    return {"": implementation, **parts}
+
+
 def describe(model: PreTrainedModel) -> Architecture:
     """Architecture of a built module; only names and shapes are read, so the meta device will do.
 

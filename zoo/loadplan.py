@@ -24,7 +24,7 @@ from transformers.core_model_loading import (
 )
 from transformers.modeling_utils import LoadStateDictConfig
 
-from zoo.architecture import model_class
+from zoo.architecture import attention_choice, model_class
 from zoo.errors import ModelError, first_line
 from zoo.probe import IMPLEMENTATION
 from zoo.spans import TORCH_DTYPES, TensorSpan
@@ -120,7 +120,9 @@ def build_empty(
     contexts = initialization.no_tie_weights(), initialization.meta_device_safe_creation_ops()
     with torch.device("meta"), contexts[0], contexts[1]:
         model = model_class(config).from_config(
-            copy.deepcopy(config), dtype=dtype, attn_implementation=implementation
+            copy.deepcopy(config),
+            dtype=dtype,
+            attn_implementation=attention_choice(config, implementation),
         )
     return model.eval()
 

@@ -85,6 +85,7 @@ class StreamedModel:
         for module, name in self._names.items():
             if name in stages.row_lookups:
                 module.padding_idx = None  # type: ignore[assignment]  # it counts rows that are not there
+            if name in stages.row_lookups or not name.startswith(self.architecture.text_tower):
                 self._rest(name)
             if name in stages.own or name in stages.layers:
                 module.register_forward_pre_hook(self._before, with_kwargs=True)
@@ -142,9 +143,10 @@ class StreamedModel:
             self._prefetcher.look_again()
 
     def _rest(self, name: str) -> None:
-        """Leave an embedding without rows on the device that models read off it."""
-        for weight in self._stages.own[name]:
-            put(self.plan.model, weight, poison(self.plan.empty[weight], device=self.device))
+        """Leave a module without its weights, but on the device that models read off it."""
+        for weight in self._stages.own.get(name, ()):
+            if isinstance(empty := self.plan.empty[weight], nn.Parameter):
+                put(self.plan.model, weight, poison(empty, device=self.device))
 
     def _free(self, module_names: Iterable[str]) -> None:
         for name in module_names:

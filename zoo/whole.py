@@ -27,7 +27,7 @@ def load_whole(
     common: dict[str, Any] = {
         "config": config,
         "dtype": dtype,
-        "attn_implementation": implementation,
+        "attn_implementation": architecture.attention_choice(config, implementation),
         "trust_remote_code": False,
         "local_files_only": True,
         "output_loading_info": True,
