@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,8 @@ def measured_masses(folder: Path) -> list[np.ndarray]:
         first_query=8,
         content_query=8,
     )
-    for batch in make_batches(rendered, tokens_per_batch=10_000, device="cpu"):
-        probe.forward(batch)
+    batches = make_batches(rendered, tokens_per_batch=10_000, device="cpu")
+    backbone.run([partial(probe.forward, batch) for batch in batches])
     return [expit(layer.log_odds_RPHK[0]) for layer in probe.statistics()]
 
 
