@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -225,7 +226,7 @@ def _config(config_class: type[PreTrainedConfig], overrides: dict[str, Any]) -> 
         wanted = OVERRIDES.get(sub_class.model_type, {}) | overrides.get(name, {})
         values[name] = (_config(sub_class, wanted).to_dict() if sub_class.model_type else {}) | wanted
     values |= {name: value for name, value in overrides.items() if name not in sub_configs}
-    return config_class(**values)
+    return config_class(**copy.deepcopy(values))  # a config completes what it is given in place
 
 
 def _sub_config_classes(config_class: type[PreTrainedConfig]) -> dict[str, type[PreTrainedConfig]]:
