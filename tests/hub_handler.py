@@ -278,7 +278,7 @@ class Handler(BaseHTTPRequestHandler):
                 piece = min(PIECE_BYTES, stop - offset)
                 self.hub.bucket.take(piece)
                 sent = os.sendfile(self.connection.fileno(), stream.fileno(), offset, piece)
-                if sent == 0:
+                if sent == 0 or self.hub.is_down:
                     raise ConnectionResetError
                 offset += sent
                 self.hub.count_bytes(where, sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,26 @@ def test_a_hub_that_is_gone_for_a_while_is_waited_for(
     hub.add_repo("org/tiny", folder)
     hub.outage(3)
     assert_identical(streamed(hub, folder), expected)
+
+
+@pytest.mark.slow
+def test_a_hub_that_goes_for_twenty_seconds_amid_the_weights_is_waited_for(
+    hub: HubServer, folder: Path, expected: tuple[LayerStatistics, ...]
+) -> None:
+    """It goes while the first layer runs, when nothing was asked for yet of the last one."""
+    backbone = backbone_of(hub, folder, prefetch_bytes=1)
+    went: list[int] = []
+
+    def go(module: object, args: object) -> None:
+        if not went:
+            went.append(hub.sent_bytes["cdn"])
+            hub.outage(20)
+
+    backbone.model.model.layers[0].mlp.register_forward_pre_hook(go)
+    began = time.monotonic()
+    assert_identical(statistics_of(backbone, PROMPTS), expected)
+    assert time.monotonic() - began > 20
+    assert hub.sent_bytes["cdn"] > went[0] > 0
 
 
 def test_a_redirect_that_expires_is_renewed(
