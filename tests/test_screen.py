@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tasks
+from checkpoints_on_disk import candidate, save_checkpoint
 from tasks import SPEC, measure_by_name
 
 from catalog.store import Catalog, open_catalog
@@ -140,6 +141,32 @@ class TestOnACluster:
         import pyarrow.parquet as pq
 
         assert pq.read_table(path)["device"].to_pylist() == ["cpu"]
+
+
+def test_four_streamed_models_share_one_gpu(tmp_path: Path, catalog: Catalog) -> None:
+    """A logical GPU: where there is no real one, the models run on the CPU all the same."""
+    from zoo.measure import make_spec
+
+    spec = make_spec(prompt_count=10)
+    models = [candidate(save_checkpoint(tmp_path / f"m{number}", seed=number)) for number in range(4)]
+    seen: list[ScreenProgress] = []
+    ray.init(num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        summary = screen(
+            models,
+            catalog=catalog,
+            spec=spec,
+            options=RunOptions(load="stream"),
+            gpus_per_model=0.25,
+            progress=seen.append,
+        )
+    finally:
+        ray.shutdown()
+    assert summary.failed == ()
+    assert summary.where == "0.25 GPU and 1 CPU a model, 4 models at a time"
+    assert sorted(report.model_id for report in summary.measured) == [f"tiny/m{n}" for n in range(4)]
+    assert len({report.sink_strength for report in summary.measured}) == 4
+    assert max(len(look.running) for look in seen) == 4
 
 
 def test_nothing_to_do_starts_no_ray(tmp_path: Path, catalog: Catalog) -> None:
