@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tiny_models import SHAPE, TINY_CONFIGS, random_prompts, tiny_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from zoo import buffers, prefetch
 from zoo.backbone import Backbone, open_backbone
 from zoo.errors import ModelError
 from zoo.probe import Probe, make_batches
@@ -62,7 +64,7 @@ def statistics_of(backbone: Backbone, prompts: list[list[int]]) -> tuple[LayerSt
         first_query=8,
         content_query=0,
     )
-    batches = make_batches(as_rendered(prompts), tokens_per_batch=150, device="cpu")
+    batches = make_batches(as_rendered(prompts), tokens_per_batch=150, device=backbone.device)
     assert len(batches) > 1
     backbone.run([partial(probe.forward, batch) for batch in batches])
     return probe.statistics()
@@ -281,3 +283,25 @@ def test_progress_ends_at_the_bytes_that_were_planned(tmp_path: Path) -> None:
     fetched, planned = seen[-1]
     assert fetched == planned == backbone.bytes_fetched()
     assert [one for one, _ in seen] == sorted(one for one, _ in seen)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model_type", ["llama", "qwen3"])
+def test_a_gpu_is_streamed_to_from_pinned_memory_and_to_the_bit(
+    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[prefetch.BlockBuffer] = []
+
+    def noted(*args: Any, **options: Any) -> prefetch.BlockBuffer:
+        made.append(buffers.BlockBuffer(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(prefetch, "BlockBuffer", noted)
+    folder, prompts = saved(tiny_model(model_type), tmp_path), random_prompts(8)
+    whole, _ = statistics(folder, prompts, device="cuda", dtype="bfloat16", load="whole")
+    assert made == []
+    streamed, backbone = statistics(folder, prompts, device="cuda", dtype="bfloat16", load="stream")
+    assert_identical(whole, streamed)
+    assert (backbone.device, backbone.load) == ("cuda", "stream")
+    assert made
+    assert all(buffer.bytes.is_pinned() for buffer in made)
