@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from zoo.buffers import ALIGNMENT, BlockBuffer
 from zoo.errors import ModelError
 from zoo.records import Candidate
 from zoo.spans import TensorSpan, coalesce, pieces, row_runs
@@ -70,6 +71,18 @@ def test_tensors_are_read_as_they_were_written(dtype: torch.dtype, tmp_path: Pat
     read = weights.read(coalesce(weights.spans.values(), gap_bytes=weights.gap_bytes))
     weights.close()
     assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("start", [0, 8, 40])
+def test_a_tensor_lies_as_in_its_file_and_on_another_device_as_on_its_own(start: int) -> None:
+    (block,) = coalesce([span(start, start + 16), span(start + 24, start + 40)], gap_bytes=8)
+    buffer = BlockBuffer(block)
+    buffer.view(start, start + 40)[:] = bytes(range(40))
+    here, there = buffer.tensors(), buffer.tensors(buffer.bytes.clone())
+    for each in block.spans:
+        assert here[each.name].data_ptr() % ALIGNMENT == each.start % ALIGNMENT
+        assert there[each.name].data_ptr() % ALIGNMENT == 0
+        assert here[each.name].equal(there[each.name])
 
 
 def test_rows_are_read_in_the_order_asked_for(tmp_path: Path) -> None:

@@ -35,12 +35,17 @@ class BlockBuffer:
         return self._view[base + start : base + stop]
 
     def tensors(self, memory: Tensor | None = None) -> dict[str, Tensor]:
-        """The block's tensors by name, views of the buffer or of a copy of it on another device."""
+        """The block's tensors by name: views of the buffer, or copies out of a copy on another device.
+
+        There each gets memory of its own, and with it the alignment that a whole load gives it.
+        """
+        is_copied = memory is not None
         memory = self.bytes if memory is None else memory
         base = self._offset - self.block.start
-        return {
+        views = {
             span.name: memory[base + span.start : base + span.stop]
             .view(TORCH_DTYPES[span.dtype])
             .reshape(span.shape)
             for span in self.block.spans
         }
+        return {name: view.clone() for name, view in views.items()} if is_copied else views
