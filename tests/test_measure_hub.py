@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,10 +15,12 @@ from tests.hub_client import candidate_of
 from tests.hub_faults import FaultPlan
 from tests.hub_server import HubServer
 from zoo.measure import make_spec, measure
-from zoo.records import Candidate, Failure, Measurement
+from zoo.records import Candidate, Failure, Measurement, RunOptions
 from zoo.sources import demo_models, folder_candidate
 
 SPEC = make_spec(prompt_count=16)
+PASSING = ["truncated", "reset", "503"]
+Load = Literal["auto", "whole", "stream"]
 
 
 @pytest.fixture
@@ -34,36 +36,43 @@ def hub_candidate(server: HubServer, folder: Path, *, model_id: str = "org/m") -
     return candidate_of(server, model_id)
 
 
-def measured(candidate: Candidate) -> Measurement:
-    outcome = measure(candidate, spec=SPEC)
+def measured(candidate: Candidate, *, load: Load = "auto") -> Measurement:
+    outcome = measure(candidate, spec=SPEC, options=RunOptions(load=load))
     assert isinstance(outcome, Measurement), outcome
     return outcome
 
 
+@pytest.mark.parametrize(("load", "kinds"), [("whole", [*PASSING, "wrong_bytes"]), ("stream", PASSING)])
 @pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2"])
 def test_the_hub_and_the_folder_give_the_same_numbers(
-    server: HubServer, tmp_path: Path, model_type: str
+    server: HubServer, tmp_path: Path, model_type: str, load: Load, kinds: list[str]
 ) -> None:
+    """Wrong bytes of the right length are found in whole files alone; see ``--verify full``."""
     folder = save_checkpoint(tmp_path / "m", model_type=model_type)
     candidate = hub_candidate(server, folder)
-    server.faults = FaultPlan(2, kinds=["truncated", "reset", "wrong_bytes", "503"], where=["cdn", "resolve"])
-    remote, local = measured(candidate), measured(folder_candidate(folder, model_id="org/m"))
+    server.faults = FaultPlan(2, kinds=kinds, where=["cdn", "resolve"])
+    remote, local = measured(candidate, load=load), measured(folder_candidate(folder, model_id="org/m"))
     assert server.faults.committed
     assert remote.sink_strength == local.sink_strength
     for one, other in zip(remote.strength.heads, local.strength.heads, strict=True):
         np.testing.assert_array_equal(one.prompt_log_odds, other.prompt_log_odds)
     assert remote.candidate == candidate
-    assert remote.run.bytes_fetched == sum(file.size for file in candidate.files)
+    stored = sum(file.size for file in candidate.files)
+    assert remote.run.bytes_fetched == stored if load == "whole" else remote.run.bytes_fetched < stored
     assert "fetch" in remote.run.wall_seconds
     assert not list((tmp_path / "work").iterdir())
 
 
-def test_corrupt_weights_are_a_transient_failure_and_no_number(server: HubServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("load", ["whole", pytest.param("stream", marks=pytest.mark.slow)])
+def test_damage_on_the_way_is_a_transient_failure_and_no_number(
+    server: HubServer, tmp_path: Path, load: Load
+) -> None:
     candidate = hub_candidate(server, save_checkpoint(tmp_path / "m"))
-    server.faults = FaultPlan(1, kinds=["wrong_bytes"], where=["cdn"], most=None)
-    outcome = measure(candidate, spec=SPEC)
+    kind = "wrong_bytes" if load == "whole" else "wrong_length"
+    server.faults = FaultPlan(1, kinds=[kind], where=["cdn"], most=None)
+    outcome = measure(candidate, spec=SPEC, options=RunOptions(load=load))
     assert isinstance(outcome, Failure)
-    assert (outcome.stage, outcome.reason, outcome.transient) == ("fetch", "corrupt_download", True)
+    assert (outcome.stage, outcome.transient) == ("fetch", True), outcome
     assert not list((tmp_path / "work").iterdir())
 
 

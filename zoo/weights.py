@@ -17,7 +17,7 @@ from torch import Tensor
 
 from zoo import checkpoints
 from zoo.buffers import BlockBuffer
-from zoo.errors import ModelError
+from zoo.errors import ModelError, TransientModelError
 from zoo.hub_files import HubFile
 from zoo.local_files import LocalFile
 from zoo.records import Candidate
@@ -228,7 +228,14 @@ def _read_headers(files: Sequence[WeightFile], *, is_hub: bool) -> Weights:
             weights.read_into(file.name, start, memoryview(memory))
             return bytes(memory)
 
-        return checkpoints.parse_header(read, name=file.name, size=file.size)
+        try:
+            return checkpoints.parse_header(read, name=file.name, size=file.size)
+        except ModelError as error:
+            if not is_hub or isinstance(error, TransientModelError):
+                raise
+            # The plan has read this header of this commit and found it sound: it was damaged on its way.
+            text = f"the header of {file.name} arrived damaged; the same command tries again"
+            raise TransientModelError(text, stage="fetch", reason="corrupt_download") from None
 
     with ThreadPoolExecutor(max_workers=weights.connections) as pool:
         parsed = list(pool.map(read_header, files))
