@@ -7,6 +7,8 @@ compared is time and the memory above the loaded model. Usage: python bench/meas
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gc
 import os
 import time
 from collections.abc import Callable
@@ -47,6 +49,8 @@ def zoo(backbone: Backbone, prompts: RenderedPrompts, spec: MeasurementSpec) -> 
 
 def measured(run: Callable[[], float]) -> tuple[float, float, int]:
     """The result, wall seconds and bytes by which the process's resident memory peaked above its start."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # else the run would reuse what loading the model has freed
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
     before, begun = _status_bytes("VmRSS"), time.perf_counter()
     result = run()

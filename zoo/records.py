@@ -65,7 +65,7 @@ class RunOptions:
     dtype: str = "auto"
     load: Literal["auto", "stream", "whole"] = "auto"
     verify: Literal["parts", "full"] = "parts"
-    tokens_per_batch: int = 1024
+    tokens_per_batch: int = 512
     prefetch_bytes: int = 1 << 30
     """Bytes of weights that may be held for layers that have not run yet."""
 
