@@ -231,7 +231,7 @@ def _read_headers(files: Sequence[WeightFile], *, is_hub: bool) -> Weights:
         try:
             return checkpoints.parse_header(read, name=file.name, size=file.size)
         except ModelError as error:
-            if not is_hub or isinstance(error, TransientModelError):
+            if not is_hub or error.reason != "unreadable_weights":
                 raise
             # The plan has read this header of this commit and found it sound: it was damaged on its way.
             text = f"the header of {file.name} arrived damaged; the same command tries again"
