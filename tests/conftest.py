@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import tests.hub_settings  # noqa: F401
+from catalog.store import Catalog, open_catalog
+from tests.factories import make_failure, make_measurement
 from zoo.records import Candidate
 from zoo.tokenizer import load_tokenizer
 
@@ -45,3 +47,18 @@ def gemma_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gemma_tokenizer(gemma_path: Path) -> Any:
     """Gemma 3's tokenizer: no chat template, a BOS of its own."""
     return _tokenizer(gemma_path)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Catalog:
+    """A catalog without a row."""
+    return open_catalog(str(tmp_path / "catalog"), create=True)
+
+
+@pytest.fixture
+def catalog(empty: Catalog) -> Catalog:
+    """A catalog of three measured models and one failure."""
+    for number, strength in enumerate((0.5, 1.5, -0.5)):
+        empty.commit(make_measurement(f"org/m{number}", seed=number, sink_strength=strength))
+    empty.commit(make_failure("org/broken"))
+    return empty

@@ -235,3 +235,12 @@ def _sigmoid(log_odds: np.ndarray) -> np.ndarray:
 def _logit(log_odds: np.ndarray) -> float:
     mass = np.nanmean(_sigmoid(log_odds))
     return float(np.log(mass) - np.log1p(-mass))
+
+
+def without_slices(measurement: Measurement) -> Measurement:
+    """The measurement as schema version 1 kept it."""
+    heads = tuple(
+        replace(head, slice_log_odds=None, slice_mean_log_odds=None, slice_lift=None)
+        for head in measurement.strength.heads
+    )
+    return replace(measurement, strength=replace(measurement.strength, heads=heads))

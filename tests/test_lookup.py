@@ -1,30 +1,15 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from catalog.lookup import model_details, rank_rows
 from catalog.query import run_query
-from catalog.store import Catalog, open_catalog
+from catalog.store import Catalog
 from tests.factories import SPEC, make_candidate, make_failure, make_measurement
 from zoo.errors import CatalogError
 from zoo.records import MeasurementSpec
 
 OTHER = MeasurementSpec(prompts_digest="1" * 64, prompt_count=12)
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Catalog:
-    return open_catalog(str(tmp_path / "catalog"), create=True)
-
-
-@pytest.fixture
-def catalog(empty: Catalog) -> Catalog:
-    for number, strength in enumerate((0.5, 1.5, -0.5)):
-        empty.commit(make_measurement(f"org/m{number}", seed=number, sink_strength=strength))
-    empty.commit(make_failure("org/broken"))
-    return empty
 
 
 def test_specs_are_never_ranked_together(catalog: Catalog) -> None:

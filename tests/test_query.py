@@ -14,25 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from catalog.query import VIEWS, connect, list_views, run_query
-from catalog.store import Catalog, open_catalog
-from tests.factories import make_failure, make_measurement
+from catalog.store import Catalog
+from tests.factories import make_measurement
 from zoo.errors import CatalogError, QueryError
 
 ROOT = Path(__file__).parents[1]
 ENDLESS = "WITH RECURSIVE r AS (SELECT 1 AS a UNION ALL SELECT 1 FROM r) SELECT count(*) FROM r"
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Catalog:
-    return open_catalog(str(tmp_path / "catalog"), create=True)
-
-
-@pytest.fixture
-def catalog(empty: Catalog) -> Catalog:
-    for number, strength in enumerate((0.5, 1.5, -0.5)):
-        empty.commit(make_measurement(f"org/m{number}", seed=number, sink_strength=strength))
-    empty.commit(make_failure("org/broken"))
-    return empty
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from catalog.query import run_query
 from catalog.store import Catalog, open_catalog
-from tests.factories import make_measurement, shifted
+from tests.factories import make_measurement, shifted, without_slices
 from zoo.records import SLICES, Measurement
 
 MODELS = 5
@@ -171,13 +171,8 @@ def test_neighbours_that_swap_are_both_in_doubt(tmp_path: Path) -> None:
 
 
 def test_a_measurement_without_slices_is_said_to_be_incomplete(tmp_path: Path) -> None:
-    made = make_measurement()
-    heads = tuple(
-        replace(head, slice_log_odds=None, slice_mean_log_odds=None, slice_lift=None)
-        for head in made.strength.heads
-    )
     catalog = open_catalog(str(tmp_path), create=True)
-    catalog.commit(replace(made, strength=replace(made.strength, heads=heads)))
+    catalog.commit(without_slices(make_measurement()))
     (row,) = records(catalog, "FROM doubts")
     assert row["complete"] is False
     assert records(catalog, "FROM slices") == []

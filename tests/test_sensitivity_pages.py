@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from catalog.store import open_catalog
-from tests.factories import make_measurement, shifted
+from tests.factories import make_measurement, shifted, without_slices
 from zoo.cli import cli
 from zoo.records import MeasurementSpec
 from zoo.tables import BLOCKS, sparkline
@@ -75,13 +75,8 @@ def test_another_dtype_and_format_of_the_same_weights_stand_beside_it(uri: str) 
 
 
 def test_an_older_measurement_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
-    made = make_measurement()
-    heads = tuple(
-        replace(head, slice_log_odds=None, slice_mean_log_odds=None, slice_lift=None)
-        for head in made.strength.heads
-    )
     catalog = open_catalog(str(tmp_path), create=True)
-    catalog.commit(replace(made, strength=replace(made.strength, heads=heads)))
+    catalog.commit(without_slices(make_measurement()))
     assert (
         "zoo screen --force" in invoke("show", "org/model", "--sensitivity", "--catalog", catalog.uri).output
     )
