@@ -19,12 +19,14 @@ from huggingface_hub.utils import (
     get_session,
     get_token,
     hf_raise_for_status,
+    parse_ratelimit_headers,
     validate_repo_id,
 )
 
 from zoo import __version__
 from zoo.errors import ModelError, SourceError, TransientModelError, ZooError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
+from zoo.hub_limits import PROCESS_LIMITS, HubLimits, limit_key
 
 T = TypeVar("T")
 
@@ -36,7 +38,7 @@ class Hub:
     """How the Hub is asked: at which endpoint, how patiently.
 
     ``report`` gets one line whenever a wait is long enough for a person to wonder. One object is
-    shared by all threads, so that a rate limit met by one holds them all back.
+    shared by all threads. A rate limit that is met holds back whoever shares ``limits``.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Hub:
         first_wait_seconds: float = 1.0,
         patience_seconds: float = 3600.0,
         report: Callable[[str], None] = lambda line: None,
+        limits: HubLimits = PROCESS_LIMITS,
     ) -> None:
         self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self.timeout_seconds, self.attempts = timeout_seconds, attempts
@@ -55,8 +58,7 @@ class Hub:
         self.report = report
         self.reached = False
         self._stopped, self._why_stopped = threading.Event(), ""
-        self._open_at: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._limits = limits
 
     @property
     def has_token(self) -> bool:
@@ -99,15 +101,17 @@ class Hub:
         return min(2, self.attempts) if unreachable else self.attempts
 
     def _close(self, bucket: str, seconds: float) -> None:
-        with self._lock:
-            until = time.monotonic() + seconds
-            is_news = until > self._open_at.get(bucket, 0.0) + 1
-            self._open_at[bucket] = max(until, self._open_at.get(bucket, 0.0))
-        if is_news:
+        if self._limits.close(limit_key(self.endpoint, bucket), seconds):
             self.report(f"the Hub's rate limit is used up; waiting {seconds:.0f} s, as it asks")
 
+    def _heed(self, answer: httpx2.Response, bucket: str) -> None:
+        """The answer that uses up a rate limit says so; nobody needs to be refused to know."""
+        info = parse_ratelimit_headers(answer.headers)
+        if info is not None and info.remaining == 0 and info.reset_in_seconds > 0:
+            self._close(bucket, info.reset_in_seconds + 0.5)
+
     def _wait_for(self, bucket: str) -> float:
-        seconds = max(0.0, self._open_at.get(bucket, 0.0) - time.monotonic())
+        seconds = self._limits.wait_seconds(limit_key(self.endpoint, bucket))
         self._wait(seconds)
         return seconds
 
@@ -142,6 +146,7 @@ class Hub:
                 "GET", url, params=params, headers=headers, timeout=self.timeout_seconds
             ) as answer:
                 hf_raise_for_status(answer)
+                self._heed(answer, bucket)
                 if span:
                     check_span(answer, span)
                 body = read_body(answer, most=span[1] - span[0] if span else ANSWER_BYTES, deadline=deadline)

@@ -14,6 +14,7 @@ from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_st
 
 from zoo.errors import ModelError, TransientModelError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
+from zoo.hub_limits import PROCESS_LIMITS, limit_key
 from zoo.records import RepoFile
 
 PATIENCE_SECONDS = 60.0
@@ -36,6 +37,7 @@ class HubFile:
         self.name, self.size, self.sha256 = file.path, file.size, file.sha256
         self._what, self._revision, self._file = f"{repo_id}/{file.path}", revision, file
         self._url = _address(repo_id, file.path, revision)
+        self._limit = limit_key(_endpoint(), "resolvers")
         self._lock = threading.Lock()
         self._tags: dict[str, str] = {}
         self._location, self._renewals = "", 0
@@ -49,6 +51,8 @@ class HubFile:
         patience, done = _Patience(self._what, check=lambda: on_bytes(0)), 0
         while done < len(view):
             renewals, before = self._renewals, done
+            if at_home := _origin(self._location) == _origin(self._url):
+                patience.wait(PROCESS_LIMITS.wait_seconds(self._limit))
             try:
                 for chunk in self._chunks(start + done, start + len(view)):
                     view[done : done + len(chunk)] = chunk
@@ -59,6 +63,8 @@ class HubFile:
             except Exception as error:
                 if done > before:
                     patience.renew()
+                if at_home:
+                    self._tell_limit(error)
                 patience.wait_or_raise(error, is_expired=self._is_expired(error))
                 if self._is_expired(error):
                     self._renew(renewals)
@@ -99,18 +105,25 @@ class HubFile:
                 return
             patience = _Patience(self._what)
             while True:
+                patience.wait(PROCESS_LIMITS.wait_seconds(self._limit))
                 try:
                     facts = get_hf_file_metadata(self._url, headers=_headers())
                     if facts.size is None or facts.commit_hash is None:
                         raise BadAnswerError("no size or no commit is given")
                     break
                 except Exception as error:
+                    self._tell_limit(error)
                     patience.wait_or_raise(error)
             tag = self._file.sha256 or self._file.blob_id
             if (facts.commit_hash, facts.etag, facts.size) != (self._revision, tag, self.size):
                 raise self._changed()
             self._location = facts.location
             self._renewals += 1
+
+    def _tell_limit(self, error: Exception) -> None:
+        """A rate limit met here is everybody's."""
+        if (asked := limit_seconds(error)) is not None:
+            PROCESS_LIMITS.close(self._limit, min(asked, LIMIT_SECONDS))
 
     def _changed(self) -> ModelError:
         text = f"{self._what} was replaced on the Hub while it was read; measure its new revision instead"
@@ -132,8 +145,7 @@ class _Patience:
         """Wait before the next try, or raise what the error means to a user."""
         asked = limit_seconds(error)
         if asked is not None and asked <= LIMIT_SECONDS:
-            self._sleep(asked)
-            self._since += asked
+            self.wait(asked)
             return
         meaning = translate(error, what=self._what, stage="fetch")
         is_transient = is_expired or isinstance(meaning, TransientModelError)
@@ -141,6 +153,11 @@ class _Patience:
             raise meaning from None
         self._sleep(min(FIRST_WAIT_SECONDS * 2**self._failures, 8.0))
         self._failures += 1
+
+    def wait(self, seconds: float) -> None:
+        """Wait as long as the Hub asks, which says nothing about its health."""
+        self._sleep(seconds)
+        self._since += seconds
 
     def _sleep(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -150,8 +167,11 @@ class _Patience:
 
 
 def _address(repo_id: str, name: str, revision: str) -> str:
-    endpoint = os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
-    return hf_hub_url(repo_id, name, revision=revision, endpoint=endpoint.rstrip("/"))
+    return hf_hub_url(repo_id, name, revision=revision, endpoint=_endpoint())
+
+
+def _endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
 
 
 def _headers() -> dict[str, str]:
