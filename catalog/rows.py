@@ -72,9 +72,13 @@ def _spec_columns(outcome: Outcome) -> dict[str, Any]:
 
 
 def _architecture_columns(architecture: Architecture) -> dict[str, Any]:
-    names = "model_type architecture parameters model_layers qk_norm learned_sink softcap position_encoding"
+    names = (
+        "model_type architecture parameters model_layers qk_norm learned_sink softcap position_encoding"
+        " qk_norm_position qk_norm_weighted attention_route text_tower"
+    )
     layers = architecture.attention_layers
     return _pick(architecture, names) | {
+        "attention_note": architecture.note,
         "attention_layers": len(layers),
         "sliding_layers": sum(layer.sliding_window is not None for layer in layers),
         "heads": sum(layer.heads for layer in layers),
@@ -114,6 +118,7 @@ def _measured_columns(measurement: Measurement) -> dict[str, Any]:
         "prompt_format": measurement.prompts.format,
         **_pick(measurement.prompts, "median_tokens shared_prefix_tokens"),
         **_pick(run, "dtype device load load_reason verified peak_memory_bytes bytes_fetched"),
+        **_pick(run, "tokens_per_batch gpus accelerator"),
         "versions": dict(run.versions),
         **_time_columns(run.wall_seconds, run.started_at),
     }

@@ -32,7 +32,7 @@ import pyarrow.fs as pafs
 from catalog import files, verification
 from catalog.rows import head_table, outcome_table, sweep_table
 from zoo.errors import CatalogError
-from zoo.records import Candidate, Measurement, Outcome
+from zoo.records import Candidate, Measurement, MeasurementSpec, Outcome
 
 _RECORDED_COLUMNS = (
     "model_id",
@@ -43,6 +43,7 @@ _RECORDED_COLUMNS = (
     "stage",
     "reason",
     "transient",
+    "sink_strength",
 )
 
 
@@ -56,6 +57,8 @@ class Recorded:
     stage: str | None
     reason: str | None
     transient: bool
+    sink_strength: float | None = None
+    """Nats; ``None`` for a failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ class Catalog:
         attempt_id = secrets.token_hex(6)
         details = _details(outcome, attempt_id)
         try:
-            earlier = self._attempts(outcome)
+            earlier = self._attempts(outcome.candidate, outcome.spec)
             while force or not _is_settled(earlier):
                 attempt = len(earlier) + 1
                 row = outcome_table(outcome, attempt=attempt, attempt_id=attempt_id)
@@ -107,7 +110,7 @@ class Catalog:
                     self._publish(*details.popitem(), outcome, f".{attempt_id}")
                 if self._publish("outcomes", row, outcome, "" if attempt == 1 else f".{attempt}"):
                     return CommitResult(written=True, attempt=attempt, attempt_id=attempt_id)
-                earlier = self._attempts(outcome)
+                earlier = self._attempts(outcome.candidate, outcome.spec)
         except OSError as error:
             raise _unwritable(self.uri, error) from error
         winner = counting(earlier)
@@ -128,6 +131,17 @@ class Catalog:
             attempts.setdefault((row.pop("model_id"), row.pop("revision")), []).append(Recorded(**row))
         return {key: counting(recorded) for key, recorded in attempts.items()}
 
+    def settled(self, candidate: Candidate, spec: MeasurementSpec) -> Recorded | None:
+        """The attempt that counts of one model, unless there is none or it is a transient failure.
+
+        Raises CatalogError when it cannot be read.
+        """
+        try:
+            attempts = self._attempts(candidate, spec)
+        except OSError as error:
+            raise _unreadable(self.uri, error) from error
+        return counting(attempts) if _is_settled(attempts) else None
+
     def verify(self) -> verification.Verification:
         """Read every byte of every file; see ``catalog.verification``."""
         try:
@@ -139,9 +153,9 @@ class Catalog:
         path = f"{self.folder(table, outcome.spec.spec_id)}/{outcome.candidate.stem}{suffix}.parquet"
         return files.publish(self.filesystem, path, files.parquet_bytes(rows), root=self.root)
 
-    def _attempts(self, outcome: Outcome) -> list[Recorded]:
-        """The committed attempts of the outcome's key, in order."""
-        stem = f"{self.folder('outcomes', outcome.spec.spec_id)}/{outcome.candidate.stem}"
+    def _attempts(self, candidate: Candidate, spec: MeasurementSpec) -> list[Recorded]:
+        """The committed attempts of a model under a spec, in order."""
+        stem = f"{self.folder('outcomes', spec.spec_id)}/{candidate.stem}"
         found: list[Recorded] = []
         while True:
             path = f"{stem}.{len(found) + 1}.parquet" if found else f"{stem}.parquet"
@@ -154,7 +168,7 @@ class Catalog:
             except (OSError, ValueError, KeyError) as error:
                 raise _unreadable(path, error) from error
             row = table.to_pylist()[0]
-            _check_same_model(outcome.candidate, row.pop("model_id"), row.pop("revision"))
+            _check_same_model(candidate, row.pop("model_id"), row.pop("revision"))
             found.append(Recorded(**row))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from zoo.board import Board, RunFacts
+from zoo.board import Board, ScreenRun
 from zoo.hub_limits import HubLimits
 
-FACTS = RunFacts(run_id="r", catalog_uri="c", spec_id="s", models=1, where="here", started_at="now")
+FACTS = ScreenRun(run_id="r", catalog_uri="c", spec_id="s", models=1, where="here", started_at="now")
 
 
 def test_a_bucket_closed_by_one_process_is_closed_for_another_and_others_stay_open() -> None:

@@ -73,7 +73,7 @@ class TestOnACluster:
         assert seen[-1].measured == 2
         assert seen[-1].failed == 4
         assert seen[-1].remaining_seconds == 0
-        assert len(list(tmp_path.glob("org--crash.*"))) == 2  # tried twice
+        assert len(list(tmp_path.glob("org--crash.*"))) == 3  # and twice more
         assert capfd.readouterr().out == ""
 
     def test_each_model_gets_its_own_process_and_its_own_gpu(self, tmp_path: Path, catalog: Catalog) -> None:

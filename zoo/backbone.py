@@ -15,6 +15,7 @@ from zoo.errors import ModelError, first_line
 from zoo.fetch import fetch
 from zoo.hub import Hub
 from zoo.loadplan import CannotStreamError, build_empty, plan_loading
+from zoo.placement import device_map
 from zoo.quiet import quiet_transformers
 from zoo.records import Architecture, Candidate, RunOptions
 from zoo.streaming import StreamedModel
@@ -135,6 +136,8 @@ def _open_streamed(opening: _Opening, *, options: RunOptions, on_bytes: OnBytes 
 def _open_whole(opening: _Opening, *, reason: str) -> Backbone:
     candidate, verified = opening.candidate, "headers, shapes, finite values"
     fetched: int | None = None
+    model_bytes = opening.architecture.parameters * opening.dtype.itemsize
+    spread = device_map(model_bytes, device=opening.device)  # before anything is fetched
     with ExitStack() as stack:
         if candidate.format == "hub":
             folder = stack.enter_context(fetch(candidate, hub=Hub()))
@@ -150,9 +153,10 @@ def _open_whole(opening: _Opening, *, reason: str) -> Backbone:
             config=opening.config,
             dtype=opening.dtype,
             implementation=opening.implementation,
+            device_map=spread,
         )
         check_finite(model)
-        model = model.to(opening.device).eval()
+        model = (model if spread else model.to(opening.device)).eval()
         # The weights may be a memory map of the downloaded files.
         close = stack.pop_all().close
     return Backbone(

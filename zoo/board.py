@@ -11,7 +11,7 @@ BOARD_NAMESPACE = "zoo"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class ScreenRun:
     """What a run is: where its rows go, under which spec, and how many models it began with."""
 
     run_id: str
@@ -39,7 +39,7 @@ class RunningModel:
 class BoardLook:
     """One look at a run: its models by the candidate's stem, and the seconds until the Hub's buckets open."""
 
-    facts: RunFacts
+    facts: ScreenRun
     running: Mapping[str, RunningModel]
     hub_waits: Mapping[str, float]
 
@@ -57,7 +57,7 @@ class _Entry:
 class Board:
     """Every method is short, so that hundreds of tasks can share one board."""
 
-    def __init__(self, facts: RunFacts) -> None:
+    def __init__(self, facts: ScreenRun) -> None:
         self._facts = facts
         self._entries: dict[str, _Entry] = {}
         self._hub_open_at: dict[str, float] = {}

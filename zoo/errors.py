@@ -38,6 +38,14 @@ class TransientModelError(ModelError):
     """One model could not be measured this time; the next run tries it again."""
 
 
+class GpuMemoryError(TransientModelError):
+    """One model that must be loaded whole needs more GPU memory than it was given."""
+
+    def __init__(self, message: str, *, gpus_needed: int = 0) -> None:
+        super().__init__(message, stage="load", reason="gpu_memory")
+        self.gpus_needed = gpus_needed
+
+
 def first_line(error: BaseException, *, limit: int = 200) -> str:
     """The exception's type and the first line of its text, for use inside a one-line message."""
     lines = str(error).strip().splitlines()

@@ -7,7 +7,6 @@ probe's statistics become Sink Strength. ``zoo.measure`` itself can be called wi
 from __future__ import annotations
 
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +22,10 @@ import transformers
 
 from zoo import __version__, strength
 from zoo.backbone import Backbone, open_backbone
-from zoo.errors import ModelError, SourceError, TransientModelError, first_line
+from zoo.errors import GpuMemoryError, ModelError, SourceError, TransientModelError, first_line
 from zoo.fetch import fetch
 from zoo.hub import Hub
+from zoo.memory import free_memory, is_out_of_memory, peak_memory_bytes
 from zoo.probe import Probe, make_batches
 from zoo.prompts import load_prompts, make_spec, render
 from zoo.records import (
@@ -57,25 +57,44 @@ def measure(
 ) -> Outcome:
     """Measure one pinned candidate. A model's fault is returned as a ``Failure``, never raised.
 
+    When memory runs out, the model is run again with batches half as large, down to 64 tokens.
+
     ``on_stage`` is told the stage that begins: fetch (from the Hub), load, render, probe, summarise.
     While weights are streamed it is told the running stage twice a second or so, with the bytes fetched
     so far and those planned, from any thread.
     """
-    spec = spec or make_spec()
+    spec, options = spec or make_spec(), options or RunOptions()
     clock = _Clock(on_stage=on_stage)
-    try:
-        return _measure(candidate, spec=spec, options=options or RunOptions(), clock=clock)
-    except ModelError as error:
-        failed = partial(Failure, stage=error.stage, reason=error.reason, message=str(error))
-        return clock.failure(failed, candidate, spec, transient=isinstance(error, TransientModelError))
-    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-        text = f"memory ran out ({first_line(error)}); use a larger machine or smaller batches"
+    while True:
+        try:
+            return _measure(candidate, spec=spec, options=options, clock=clock)
+        except ModelError as error:
+            failed = partial(Failure, stage=error.stage, reason=error.reason, message=str(error))
+            if isinstance(error, GpuMemoryError):
+                failed = partial(failed, gpus_needed=error.gpus_needed)
+            return clock.failure(failed, candidate, spec, transient=isinstance(error, TransientModelError))
+        except Exception as error:
+            if is_out_of_memory(error) and (smaller := options.halved()) is not None:
+                options = smaller
+            else:
+                return _unforeseen(error, candidate, spec=spec, options=options, clock=clock)
+        free_memory()  # out of the handler, whose traceback holds the model
+
+
+def _unforeseen(
+    error: Exception, candidate: Candidate, *, spec: MeasurementSpec, options: RunOptions, clock: _Clock
+) -> Failure:
+    """The failure of a model that ran out of memory for good, or that met a defect of zoo."""
+    if is_out_of_memory(error):
+        text = (
+            f"memory ran out in batches of {options.tokens_per_batch} tokens too ({first_line(error)}); "
+            "use a larger machine or fewer models on one"
+        )
         failed = partial(Failure, stage=clock.stage, reason="out_of_memory", message=text)
         return clock.failure(failed, candidate, spec, transient=True)
-    except Exception as error:
-        text = f"an error zoo did not foresee ({first_line(error, limit=400)}); please report it"
-        failed = partial(Failure, stage=clock.stage, reason="unexpected_error", message=text)
-        return clock.failure(failed, candidate, spec, transient=False)
+    text = f"an error zoo did not foresee ({first_line(error, limit=400)}); please report it"
+    failed = partial(Failure, stage=clock.stage, reason="unexpected_error", message=text)
+    return clock.failure(failed, candidate, spec, transient=False)
 
 
 def _measure(
@@ -97,7 +116,7 @@ def _measure(
         architecture=backbone.architecture,
         prompts=prompts,
         strength=summary,
-        run=_run_facts(backbone, clock),
+        run=_run_facts(backbone, clock, options=options),
     )
 
 
@@ -197,7 +216,7 @@ class _Clock:
         )
 
 
-def _run_facts(backbone: Backbone, clock: _Clock) -> RunFacts:
+def _run_facts(backbone: Backbone, clock: _Clock, *, options: RunOptions) -> RunFacts:
     return RunFacts(
         dtype=str(backbone.dtype).removeprefix("torch."),
         device=backbone.device,
@@ -205,6 +224,9 @@ def _run_facts(backbone: Backbone, clock: _Clock) -> RunFacts:
         load_reason=backbone.load_reason,
         verified=backbone.verified,
         wall_seconds=dict(clock.wall_seconds),
+        tokens_per_batch=options.tokens_per_batch,
+        gpus=_gpus(backbone),
+        accelerator=torch.cuda.get_device_name() if backbone.device.startswith("cuda") else None,
         peak_memory_bytes=peak_memory_bytes(backbone.device),
         bytes_fetched=backbone.bytes_fetched(),
         versions={
@@ -217,12 +239,10 @@ def _run_facts(backbone: Backbone, clock: _Clock) -> RunFacts:
     )
 
 
-def peak_memory_bytes(device: str) -> int:
-    """The most memory in use so far: allocated on the GPU, or resident in this process on a CPU."""
-    if device.startswith("cuda"):
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+def _gpus(backbone: Backbone) -> int:
+    """How many GPUs held a part of the model; a streamed one has left its own by now."""
+    held = {each.device for each in backbone.model.parameters() if each.device.type == "cuda"}
+    return max(len(held), int(backbone.device.startswith("cuda")))
 
 
 def measure_path(

@@ -136,7 +136,7 @@ class Probe:
         if log_odds_BHQK.isnan().any():
             raise _unmeasurable(layer.module_name, "has attention logits that are NaN", "non_finite_logits")
         self._add_slices(layer, capture, logits_BHQJ, log_odds_BHQK)
-        used_RBQ = capture.used_RBQ[: len(REGIONS)]
+        used_RBQ = capture.used_RBQ[: len(REGIONS)].to(log_odds_BHQK.device)
         log_odds_RBHK = sink_math.prompt_log_odds(log_odds_BHQK, used_RBQ=used_RBQ).float().cpu().numpy()
         kept = self._log_odds[layer.layer]
         if kept is None:
@@ -163,9 +163,9 @@ class Probe:
         other_keys_BQ = (logits_BHQJ[:, 0] > -torch.inf).sum(-1) - 1
         sums_TZHK = sink_math.slice_sums(
             log_odds_BHQK,
-            used_RBQ=capture.used_RBQ,
+            used_RBQ=capture.used_RBQ.to(log_odds_BHQK.device),  # a model may be spread over GPUs
             other_keys_BQ=other_keys_BQ,
-            slices_ZRB=capture.slices_ZRB,
+            slices_ZRB=capture.slices_ZRB.to(log_odds_BHQK.device),
         )
         so_far, new = self._slice_sums[layer.layer], sums_TZHK.cpu().numpy()
         self._slice_sums[layer.layer] = new if so_far is None else so_far + new

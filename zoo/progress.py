@@ -17,13 +17,16 @@ from zoo.tables import printable, seconds_text
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Callable[[ScreenProgress], None]]:
     """A callback for ``screen``: a live line on a terminal, else one line a model that ended."""
-    started = False
+    started, noticed = False, ""
 
     def ended_lines(look: ScreenProgress) -> None:
-        nonlocal started
+        nonlocal started, noticed
         if not started:
             _print(console, start_line(look))
             started = True
+        if (news := notice_kind(look.notice)) and news != noticed:
+            _print(console, look.notice)
+        noticed = news
         if look.ended:
             _print(console, f"[{look.measured + look.failed}/{look.total}] {ended_line(look.ended)}")
 
@@ -52,6 +55,11 @@ def ended_line(report: TaskReport) -> str:
     return f"{report.model_id}: Sink Strength {report.sink_strength:.2f}, {seconds_text(report.wall_seconds)}"
 
 
+def notice_kind(notice: str) -> str:
+    """A notice without its numbers, so that a wait that grows shorter is one piece of news."""
+    return "".join(letter for letter in notice if not letter.isdigit())
+
+
 def status_line(look: ScreenProgress) -> str:
     """Models done, failed, running and waiting, the time since the start and what is left of it."""
     waiting = look.total - look.measured - look.failed - len(look.running)
@@ -60,6 +68,7 @@ def status_line(look: ScreenProgress) -> str:
         f"{look.measured + look.failed}/{look.total} done",
         f"{look.failed} failed" if look.failed else "",
         f"{waiting} waiting" if waiting else "",
+        look.notice,
         f"{seconds_text(look.elapsed_seconds)}{left}",
         ", ".join(f"{model_id} ({stage})" for model_id, stage in look.running),
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DEFINITION_VERSION = 1
 """Version of the measurement's definition; a change of any number it yields raises it."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Version of the catalog's tables; a new column raises it."""
 
 REGIONS = ("all", "content")
@@ -68,6 +68,11 @@ class RunOptions:
     tokens_per_batch: int = 512
     prefetch_bytes: int = 1 << 30
     """Bytes of weights that may be held for layers that have not run yet."""
+
+    def halved(self) -> RunOptions | None:
+        """The options for less memory: half the batch, ``None`` when that would be under 64 tokens."""
+        tokens = self.tokens_per_batch // 2
+        return replace(self, tokens_per_batch=tokens) if tokens >= 64 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +342,12 @@ class RunFacts:
     load_reason: str
     verified: str
     wall_seconds: Mapping[str, float]
+    tokens_per_batch: int
+    """As asked for, or less where memory ran out."""
+    gpus: int
+    """GPUs that held a part of the model; 0 on a CPU."""
+    accelerator: str | None
+    """The name of the GPU, as its driver gives it."""
     peak_memory_bytes: int
     bytes_fetched: int | None
     versions: Mapping[str, str]
@@ -382,6 +393,8 @@ class Failure:
     started_at: str = ""
     wall_seconds: Mapping[str, float] = field(default_factory=dict)
     architecture: Architecture | None = None
+    gpus_needed: int = 0
+    """How many GPUs like the ones it had the model would fit, where it failed for their memory."""
 
 
 Outcome = Measurement | Failure

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 from zoo.records import Candidate, Failure, Outcome
+
+if TYPE_CHECKING:
+    from catalog.store import Recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,12 @@ class TaskReport:
     reason: str = ""
     message: str = ""
     transient: bool = False
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds by stage."""
+    bytes_fetched: int = 0
+    """Bytes of weights."""
+    gpus_needed: int = 0
+    """How many GPUs a model that failed for their memory would need; 0 for all others."""
 
     @classmethod
     def of(cls, outcome: Outcome, *, wall_seconds: float) -> TaskReport:
@@ -37,6 +47,8 @@ class TaskReport:
                 reason=outcome.reason,
                 message=outcome.message,
                 transient=outcome.transient,
+                stage_seconds=dict(outcome.wall_seconds),
+                gpus_needed=outcome.gpus_needed,
             )
         return cls(
             model_id=model_id,
@@ -44,6 +56,22 @@ class TaskReport:
             status="measured",
             wall_seconds=wall_seconds,
             sink_strength=outcome.sink_strength,
+            stage_seconds=dict(outcome.run.wall_seconds),
+            bytes_fetched=outcome.run.bytes_fetched or 0,
+        )
+
+    @classmethod
+    def of_recorded(cls, candidate: Candidate, recorded: Recorded) -> TaskReport:
+        """The report of what the catalog holds of a model."""
+        return cls(
+            model_id=candidate.model_id,
+            revision=candidate.revision,
+            status="measured" if recorded.status == "measured" else "failed",
+            sink_strength=recorded.sink_strength,
+            stage=recorded.stage or "",
+            reason=recorded.reason or "",
+            message="recorded before" if recorded.status != "measured" else "",
+            transient=recorded.transient,
         )
 
 
@@ -62,6 +90,8 @@ class ScreenProgress:
     """The hardware every task gets, in words."""
     ended: TaskReport | None = None
     """The model that ended since the last look, if one did."""
+    notice: str = ""
+    """What holds the run up, or happened to a model that is tried again; for a person to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +104,9 @@ class ScreenSummary:
     failed_before: tuple[TaskReport, ...] = ()
     """Models not tried again, since trying again would end the same way."""
     not_ended: tuple[Candidate, ...] = ()
-    """Models stopped or never started because the run was interrupted."""
+    """Models stopped or never started because the run was interrupted or out of time."""
     interrupted: bool = False
+    out_of_time: bool = False
+    """Whether models were not started because the run's time was up."""
     elapsed_seconds: float = 0.0
     where: str = ""

@@ -14,41 +14,60 @@ Resources = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeType:
+    """A kind of node that the cluster's autoscaler may add, and how many of them it may have."""
+
+    resources: Resources
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskShare:
-    """What every task asks Ray for, and how many such tasks the cluster holds at a time."""
+    """What every task asks Ray for, and how many such tasks the cluster holds at a time.
+
+    ``slots`` counts the nodes that are there, ``most_slots`` those too that an autoscaler may add;
+    ``most_gpus`` is the largest number of GPUs of one node.
+    """
 
     gpus: float
     cpus: int
     slots: int
+    most_slots: int
+    most_gpus: float = 0
 
     @property
     def text(self) -> str:
         """The share in words, such as ``1 GPU and 4 CPUs a model, 2 models at a time``."""
         parts = [_count(self.gpus, "GPU")] * (self.gpus > 0) + [_count(self.cpus, "CPU")] * (self.cpus > 0)
         at_a_time = f"{_count(self.slots, 'model')} at a time"
+        if self.most_slots > self.slots:
+            at_a_time += f" now and {self.most_slots} once the cluster has grown"
         return f"{' and '.join(parts)} a model, {at_a_time}" + (", no GPU" if not self.gpus else "")
 
 
 def task_share(
-    nodes: Sequence[Resources], *, gpus_per_model: float | None = None, device: str = "auto"
+    nodes: Sequence[Resources],
+    *,
+    node_types: Sequence[NodeType] = (),
+    gpus_per_model: float | None = None,
+    device: str = "auto",
 ) -> TaskShare:
     """The share of every task on these nodes (resources by name, as Ray counts them).
 
+    ``node_types`` are what an autoscaler may add: a share that only they can serve is waited for.
     Without ``gpus_per_model`` a model gets one GPU where the cluster has any and ``device`` is not
     the CPU, else CPUs alone. Raises ``ClusterError`` for a share that no node can ever serve, which
     Ray itself would wait for without end.
     """
-    most_gpus = max((node.get("GPU", 0) for node in nodes), default=0)
+    kinds = [*nodes, *(kind.resources for kind in node_types if kind.most > 0)]
+    most_gpus = max((kind.get("GPU", 0) for kind in kinds), default=0)
     gpus = _wanted_gpus(gpus_per_model, device=device, most_gpus=most_gpus)
     if gpus > most_gpus:
-        raise ClusterError(_too_many_gpus(gpus, nodes=nodes, most_gpus=most_gpus))
-    if gpus:
-        return _gpu_share([node for node in nodes if node.get("GPU", 0) >= gpus], gpus=gpus)
-    cpu_counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
-    if not cpu_counts:
-        raise ClusterError("this Ray cluster has no CPUs for tasks; add a node, or leave --address out")
-    cpus = min(MAX_CPUS_PER_MODEL, *cpu_counts)
-    return TaskShare(gpus=0, cpus=cpus, slots=sum(count // cpus for count in cpu_counts))
+        raise ClusterError(_too_many_gpus(gpus, nodes=nodes, node_types=node_types, most_gpus=most_gpus))
+    cpus = _cpus(kinds, gpus=gpus)
+    slots = sum(_models(node, gpus=gpus, cpus=cpus) for node in nodes)
+    grown = sum(kind.most * _models(kind.resources, gpus=gpus, cpus=cpus) for kind in node_types)
+    return TaskShare(gpus=gpus, cpus=cpus, slots=slots, most_slots=max(slots, grown), most_gpus=most_gpus)
 
 
 def _wanted_gpus(gpus_per_model: float | None, *, device: str, most_gpus: float) -> float:
@@ -70,15 +89,31 @@ def _wanted_gpus(gpus_per_model: float | None, *, device: str, most_gpus: float)
     return gpus_per_model
 
 
-def _gpu_share(nodes: Sequence[Resources], *, gpus: float) -> TaskShare:
-    """One GPU share with its fair part of the node's CPUs, the smallest part that any node offers."""
-    models = [int(node["GPU"] / gpus + 1e-9) for node in nodes]
-    cpus = min(int(node.get("CPU", 0)) // count for node, count in zip(nodes, models, strict=True))
-    return TaskShare(gpus=gpus, cpus=min(MAX_CPUS_PER_MODEL, cpus), slots=sum(models))
+def _cpus(kinds: Sequence[Resources], *, gpus: float) -> int:
+    """The CPUs of a model: its fair part of a node, the smallest part that any kind of node offers."""
+    if gpus:
+        serving = [kind for kind in kinds if kind.get("GPU", 0) >= gpus]
+        fair = [int(kind.get("CPU", 0)) // _models(kind, gpus=gpus, cpus=0) for kind in serving]
+    else:
+        fair = [int(kind["CPU"]) for kind in kinds if kind.get("CPU", 0) >= 1]
+    if not fair:
+        raise ClusterError("this Ray cluster has no CPUs for tasks; add a node, or leave --address out")
+    return min(MAX_CPUS_PER_MODEL, *fair)
 
 
-def _too_many_gpus(gpus: float, *, nodes: Sequence[Resources], most_gpus: float) -> str:
+def _models(node: Resources, *, gpus: float, cpus: int) -> int:
+    """How many models a node holds at a time."""
+    if gpus:
+        return int(node.get("GPU", 0) / gpus + 1e-9)
+    return int(node.get("CPU", 0)) // cpus
+
+
+def _too_many_gpus(
+    gpus: float, *, nodes: Sequence[Resources], node_types: Sequence[NodeType], most_gpus: float
+) -> str:
     has = f"this cluster has {_count(len(nodes), 'node')}"
+    if node_types:
+        has += f" and may add {_count(len(node_types), 'kind')} of them,"
     if most_gpus == 0:
         cpus = sum(int(node.get("CPU", 0)) for node in nodes)
         return (

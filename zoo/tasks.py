@@ -13,9 +13,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from catalog.store import Catalog
-from zoo.errors import ClusterError, first_line
+from zoo.board import BOARD_NAMESPACE, Board, ScreenRun
+from zoo.errors import CatalogError, ClusterError, first_line
+from zoo.hub_limits import PROCESS_LIMITS
 from zoo.records import Candidate, Failure, MeasurementSpec, Outcome, RunOptions
 from zoo.reports import TaskReport
+from zoo.retries import Loss
+from zoo.shares import NodeType
 
 # Ray reads these when it is imported: no usage statistics, no warning about tasks without a GPU, and
 # none of its own words about lost workers on the standard output, where the ranking goes.
@@ -23,12 +27,20 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 import ray
+import ray._private.state
 import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 MeasureFunction = Callable[..., Outcome]
 
 KNOCK_SECONDS = 10.0
 """How long a cluster's address may take to answer."""
+
+COMMIT_PATIENCE_SECONDS = 600.0
+"""How long a task holds a finished measurement whose catalog cannot be written."""
+
+MANY_NODES = 10_000
+"""Stands for as many nodes as an autoscaler likes."""
 
 
 @contextlib.contextmanager
@@ -67,6 +79,27 @@ def node_resources() -> list[Mapping[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
+def node_types() -> list[NodeType]:
+    """The kinds of nodes that the cluster's autoscaler may add; none where there is no autoscaler."""
+    config = ray._private.state.state.get_cluster_config()
+    groups = config.node_group_configs if config is not None else ()
+    return [
+        NodeType(
+            resources={name: float(count) for name, count in group.resources.items()},
+            most=MANY_NODES if group.max_count < 0 else group.max_count,
+        )
+        for group in groups
+    ]
+
+
+def start_board(facts: ScreenRun) -> Any:
+    """The run's board, on the driver's own node: workers' nodes come and go."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Board)
+    named = {"name": facts.run_id, "namespace": BOARD_NAMESPACE, "scheduling_strategy": here}
+    return actor.options(**named).remote(facts)
+
+
 def measure_in_process(candidate: Candidate, **how: Any) -> Outcome:
     """``zoo.measure.measure``, imported where the model runs: the driver needs no torch."""
     from zoo.measure import measure
@@ -83,49 +116,70 @@ def measure_and_commit(
     force: bool = False,
     measure: MeasureFunction = measure_in_process,
     on_stage: Callable[..., None] = lambda *_: None,
+    gpus: float = 0,
+    most_gpus: float = 0,
 ) -> TaskReport:
-    """What a task does, callable without Ray: measures one model, commits its rows, reports."""
+    """What a task does, callable without Ray: measures one model, commits its rows, reports.
+
+    What the catalog holds by now, written by an earlier try that was lost after its commit, is not
+    measured again. A model that needs more than its ``gpus``, up to ``most_gpus``, is reported and
+    leaves no row: it is about to be tried with them.
+    """
+    if not force and (recorded := catalog.settled(candidate, spec)) is not None:
+        return TaskReport.of_recorded(candidate, recorded)
     started = time.monotonic()
     try:
         outcome = measure(candidate, spec=spec, options=options, on_stage=on_stage)
     except Exception as error:  # no fault of the model: a node without a library, a defect of zoo
         outcome = failure(candidate, spec=spec, reason="task_error", message=first_line(error))
-    on_stage("commit")
-    catalog.commit(outcome, force=force)
-    return TaskReport.of(outcome, wall_seconds=time.monotonic() - started)
+    report = TaskReport.of(outcome, wall_seconds=time.monotonic() - started)
+    if not gpus < report.gpus_needed <= most_gpus:
+        on_stage("commit")
+        commit_patiently(catalog, outcome, force=force)
+    return report
+
+
+def commit_patiently(
+    catalog: Catalog, outcome: Outcome, *, force: bool, patience_seconds: float = COMMIT_PATIENCE_SECONDS
+) -> None:
+    """Commits an outcome that may have cost an hour; a store that fails is asked again after 1, 2, 4, ... s.
+
+    Raises CatalogError when it still fails after ``patience_seconds``.
+    """
+    give_up, wait = time.monotonic() + patience_seconds, 1.0
+    while True:
+        try:
+            catalog.commit(outcome, force=force)
+            return
+        except CatalogError:
+            if time.monotonic() + wait > give_up:
+                raise
+        time.sleep(wait)
+        wait = min(2 * wait, 60.0)
 
 
 @ray.remote(max_calls=1, max_retries=0)  # a fresh process a model; the driver counts the retries
-def task(candidate: Candidate, *, stages: Any, **how: Any) -> TaskReport:
-    started = time.monotonic()
+def task(candidate: Candidate, *, board: Any, **how: Any) -> TaskReport:
+    """One model: what ``measure_and_commit`` does, with its stages on the board."""
+    board.start.remote(candidate.stem, candidate.model_id)
+    share_hub_limits(board)
 
     def on_stage(stage: str, *fetched: int) -> None:
-        text = f" {bytes_text(*fetched, seconds=time.monotonic() - started)}" if fetched else ""
-        stages.enter.remote(candidate.stem, f"{stage}{text}")
+        board.enter.remote(candidate.stem, stage, *fetched)
 
-    on_stage("start")
     return measure_and_commit(candidate, on_stage=on_stage, **how)
 
 
-def bytes_text(fetched: int, planned: int, *, seconds: float) -> str:
-    """How far a model's weights are, and their rate since it began."""
-    return f"{fetched / 1e6:,.0f} of {planned / 1e6:,.0f} MB, {fetched / 1e6 / max(seconds, 1e-3):,.0f} MB/s"
+def share_hub_limits(board: Any) -> None:
+    """A rate limit of the Hub that one process meets is waited for by all tasks of the board."""
 
+    def ask() -> Mapping[str, float]:
+        try:
+            return ray.get(board.hub_waits.remote(), timeout=KNOCK_SECONDS)
+        except (ray.exceptions.RayError, TimeoutError):
+            return {}
 
-class Stages:
-    """Knows which stage every started model is in, by the candidate's stem."""
-
-    def __init__(self) -> None:
-        self._stage_by_stem: dict[str, str] = {}
-
-    def enter(self, stem: str, stage: str) -> None:
-        self._stage_by_stem[stem] = stage
-
-    def all(self) -> dict[str, str]:
-        return self._stage_by_stem
-
-
-stage_board = ray.remote(num_cpus=0)(Stages)
+    PROCESS_LIMITS.share(tell=board.close_hub.remote, ask=ask)
 
 
 def failure(candidate: Candidate, *, spec: MeasurementSpec, reason: str, message: str) -> Failure:
@@ -141,15 +195,19 @@ def failure(candidate: Candidate, *, spec: MeasurementSpec, reason: str, message
     )
 
 
-def loss(error: ray.exceptions.RayError) -> str:
-    """Why a worker was lost, for a user."""
+def loss(error: ray.exceptions.RayError) -> tuple[Loss, str]:
+    """How a worker was lost, and that for a user."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return "the machine ran out of memory and Ray ended the worker; use a node with more memory"
+        return (
+            "out_of_memory",
+            "its machine ran out of memory with the smallest batch too; use a node with more, or give fewer "
+            "models a node",
+        )
     if isinstance(error, ray.exceptions.NodeDiedError):
-        return "the node that ran this model was lost"
+        return "node_lost", "the node that ran this model was lost"
     if isinstance(error, ray.exceptions.WorkerCrashedError):
-        return "the worker process died: a crash in native code, or ended by the system for memory"
-    return f"the task was lost ({first_line(error)})"
+        return "worker_lost", "the worker process died: a crash in native code, or ended by the system"
+    return "worker_lost", f"the task was lost ({first_line(error)})"
 
 
 def _no_cluster(address: str | None, error: BaseException) -> str:

@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from zoo import architecture
-from zoo.errors import ModelError, TransientModelError, first_line
+from zoo.errors import GpuMemoryError, ModelError, TransientModelError, first_line
+from zoo.memory import is_out_of_memory
 from zoo.quiet import quiet_transformers
 from zoo.records import Candidate
 
@@ -21,9 +22,17 @@ def gguf_file(candidate: Candidate) -> tuple[str, str]:
 
 
 def load_whole(
-    candidate: Candidate, *, config: PreTrainedConfig, dtype: torch.dtype, implementation: str
+    candidate: Candidate,
+    *,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    implementation: str,
+    device_map: str | None = None,
 ) -> PreTrainedModel:
-    """The candidate's model with every weight filled, on the CPU; raises ``ModelError`` (stage load)."""
+    """The candidate's model with every weight filled, on the CPU or spread by transformers' ``device_map``.
+
+    Raises ``ModelError`` (stage load).
+    """
     common: dict[str, Any] = {
         "config": config,
         "dtype": dtype,
@@ -31,6 +40,7 @@ def load_whole(
         "trust_remote_code": False,
         "local_files_only": True,
         "output_loading_info": True,
+        "device_map": device_map,
     }
     if candidate.format == "gguf":
         folder, name = gguf_file(candidate)
@@ -44,8 +54,11 @@ def load_whole(
             model, info = architecture.model_class(config).from_pretrained(**where, **common)
     except torch.cuda.OutOfMemoryError as error:
         text = f"the model does not fit the GPU's memory ({first_line(error)}); use a larger GPU"
-        raise TransientModelError(text, stage="load", reason="gpu_memory") from None
+        raise GpuMemoryError(text) from None
     except Exception as error:
+        if is_out_of_memory(error):
+            text = f"the model does not fit this machine's memory ({first_line(error)}); use a larger one"
+            raise TransientModelError(text, stage="load", reason="out_of_memory") from None
         text = f"the weights cannot be loaded ({first_line(error)}); fetch them again"
         raise ModelError(text, stage="load", reason="unreadable_weights") from None
     check_filled(model, info)

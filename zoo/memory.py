@@ -1,0 +1,35 @@
+"""Memory of the machine and the GPU: whether it ran out, what was used at most, giving it back."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import resource
+import sys
+
+import torch
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: of the GPU, of Python, of the system, or in torch's allocator on the CPU."""
+    if isinstance(error, torch.cuda.OutOfMemoryError | MemoryError):
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    text = str(error)
+    return "DefaultCPUAllocator" in text or "Cannot allocate memory" in text
+
+
+def free_memory() -> None:
+    """Give back what a failed try still holds."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def peak_memory_bytes(device: str) -> int:
+    """The most memory in use so far: allocated on the visible GPUs, or resident in this process on a CPU."""
+    if device.startswith("cuda"):
+        return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
