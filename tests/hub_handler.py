@@ -59,6 +59,7 @@ class Seen:
     status: int
     authorised: bool
     agent: str
+    at: float = field(default_factory=time.monotonic)
 
 
 def refusal(status: int, message: str, *, code: str | None = None) -> Reply:

@@ -62,6 +62,16 @@ def measure_by_name(
     if name.startswith("nan"):
         return measurement(candidate, sink_strength=float("nan"), spec=spec)
     is_first = len(list(mark.parent.glob("org--*"))) == 1
+    if name.startswith("needs-two") and os.environ.get("CUDA_VISIBLE_DEVICES", "").count(",") == 0:
+        return Failure(
+            candidate=candidate,
+            spec=spec,
+            stage="load",
+            reason="gpu_memory",
+            message="it takes two GPUs",
+            transient=True,
+            gpus_needed=2 if name == "needs-two" else 64,
+        )
     if name.startswith("slow") or (name.startswith("first-slow") and is_first):
         time.sleep(120)
     if name.startswith(("bad", "flaky")):

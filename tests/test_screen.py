@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,11 +15,12 @@ from checkpoints_on_disk import candidate, save_checkpoint
 from tasks import SPEC, measure_by_name
 
 from catalog.store import Catalog, open_catalog
-from zoo.errors import ClusterError
+from zoo.errors import CatalogError, ClusterError
 from zoo.records import Candidate, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary
 from zoo.screen import screen
-from zoo.tasks import measure_and_commit, ray
+from zoo.tasks import commit_patiently, measure_and_commit, ray
+from zoo.timelimits import TimeLimits
 
 
 @pytest.fixture(scope="class")
@@ -106,6 +108,56 @@ class TestOnACluster:
         assert names(summary.measured) == ["steady-a", "steady-b"]
         assert ("org/steady-a", "probe") in {each for look in seen for each in look.running}
 
+    def test_a_model_past_a_limit_is_ended_and_the_others_go_on(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        limits = TimeLimits(stage_seconds={"probe": 3.0})
+        models = candidates(tmp_path, "slow", "one", "two")
+        summary = run(models, catalog, limits=limits)
+        assert names(summary.measured) == ["one", "two"]
+        (late,) = summary.failed
+        assert (late.stage, late.reason, late.transient) == ("probe", "out_of_time", True)
+        assert late.message.endswith("allow more with --stage-timeout probe=DURATION")
+        assert len(list(tmp_path.glob("org--slow.*"))) == 1  # not tried again in this run
+
+    def test_a_run_out_of_time_starts_no_further_model(self, tmp_path: Path, catalog: Catalog) -> None:
+        models = candidates(tmp_path, "steady-a", "steady-b", "steady-c")
+        summary = run(models, catalog, in_flight=1, stop_after_seconds=1.0)
+        assert summary.out_of_time
+        assert not summary.interrupted
+        assert names(summary.measured) == ["steady-a"]
+        assert names(summary.not_ended) == ["steady-b", "steady-c"]
+
+    def test_the_largest_model_goes_first_unless_an_order_is_given(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        sizes = {"small": 1, "large": 10**12, "middle": 10**9}
+        models = [
+            replace(each, weight_bytes=sizes[each.model_id[4:]]) for each in candidates(tmp_path, *sizes)
+        ]
+        ended: list[str] = []
+
+        def note(look: ScreenProgress) -> None:
+            ended.extend([look.ended.model_id[4:]] if look.ended else [])
+
+        run(models, catalog, in_flight=1, progress=note)
+        assert ended == ["large", "middle", "small"]
+        ended.clear()
+        run(models, catalog, in_flight=1, progress=note, order="given", force=True)
+        assert ended == ["small", "large", "middle"]
+
+    def test_a_model_that_needs_more_gpus_gets_them_and_leaves_one_row(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        models = candidates(tmp_path, "needs-two", "needs-two-and-more")
+        summary = run(models, catalog)
+        assert names(summary.measured) == ["needs-two"]
+        assert [(each.model_id, each.reason) for each in summary.failed] == [
+            ("org/needs-two-and-more", "gpu_memory")
+        ]
+        assert len(list(tmp_path.glob("org--needs-two.*"))) == 2
+        assert catalog.done(SPEC.spec_id)["org/needs-two", models[0].revision].attempt == 1
+
     def test_ctrl_c_keeps_what_ended_and_stops_what_runs(self, tmp_path: Path, catalog: Catalog) -> None:
         def interrupt(look: ScreenProgress) -> None:
             if look.measured and len(look.running) == 1:
@@ -191,6 +243,33 @@ def test_the_task_runs_in_process_without_ray(tmp_path: Path, catalog: Catalog) 
     assert report.status == "measured"
     assert report.sink_strength == 3.0
     assert catalog.done(SPEC.spec_id)["org/one", model.revision].status == "measured"
+
+
+def test_what_an_earlier_try_committed_is_not_measured_again(tmp_path: Path, catalog: Catalog) -> None:
+    model = tasks.candidate("one", location=str(tmp_path))
+    catalog.commit(tasks.measurement(model, sink_strength=7.0))
+    how = {"catalog": catalog, "spec": SPEC, "options": RunOptions(), "measure": measure_by_name}
+    report = measure_and_commit(model, **how)
+    assert (report.status, report.sink_strength) == ("measured", 7.0)
+    assert not list(tmp_path.glob("org--one.*"))
+    assert measure_and_commit(model, force=True, **how).sink_strength == 3.0
+
+
+def test_a_finished_measurement_waits_for_a_catalog_that_cannot_be_written(
+    tmp_path: Path, catalog: Catalog
+) -> None:
+    outcome = tasks.measurement(tasks.candidate("one"))
+    root, away = Path(catalog.root), tmp_path / "away"
+    root.rename(away)
+    root.touch()  # a file where the folder was: nothing can be written below it
+    back = threading.Timer(1.5, lambda: (root.unlink(), away.rename(root)))
+    back.start()
+    commit_patiently(catalog, outcome, force=False, patience_seconds=30)
+    assert ("org/one", outcome.candidate.revision) in catalog.done(SPEC.spec_id)
+    root.rename(away)
+    root.touch()
+    with pytest.raises(CatalogError, match="cannot be written"):
+        commit_patiently(catalog, outcome, force=True, patience_seconds=0.1)
 
 
 @pytest.mark.slow

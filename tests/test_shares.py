@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zoo.errors import ClusterError
-from zoo.shares import MAX_CPUS_PER_MODEL, task_share
+from zoo.shares import MAX_CPUS_PER_MODEL, NodeType, task_share
 
 NODES = st.lists(
     st.fixed_dictionaries(
@@ -76,3 +76,26 @@ def test_a_share_that_cannot_be_served_is_refused_with_what_the_cluster_has(
 ) -> None:
     with pytest.raises(ClusterError, match=says):
         task_share(nodes, gpus_per_model=gpus_per_model, device=device)
+
+
+GPU_NODES = NodeType(resources={"CPU": 8.0, "GPU": 2.0}, most=3)
+
+
+def test_a_cluster_that_scales_from_zero_is_asked_for_what_it_can_become() -> None:
+    share = task_share([{"memory": 1.0}], node_types=[GPU_NODES])
+    assert (share.gpus, share.cpus, share.slots, share.most_slots, share.most_gpus) == (1, 4, 0, 6, 2)
+    assert share.text == "1 GPU and 4 CPUs a model, 0 models at a time now and 6 once the cluster has grown"
+
+
+def test_nodes_that_are_there_count_with_those_that_may_come() -> None:
+    share = task_share([{"CPU": 8.0, "GPU": 2.0}], node_types=[GPU_NODES], gpus_per_model=0.5)
+    assert (share.slots, share.most_slots) == (4, 12)
+    full = task_share([{"CPU": 8.0, "GPU": 2.0}] * 3, node_types=[GPU_NODES])
+    assert full.text == "1 GPU and 4 CPUs a model, 6 models at a time"
+
+
+def test_a_share_that_no_node_type_can_ever_serve_is_refused() -> None:
+    with pytest.raises(ClusterError, match="and may add 1 kind of them, with at most 2 GPUs each; ask for 2"):
+        task_share([{"CPU": 2.0}], node_types=[GPU_NODES], gpus_per_model=4)
+    none_left = NodeType(resources={"CPU": 8.0, "GPU": 2.0}, most=0)
+    assert task_share([{"CPU": 2.0}], node_types=[none_left]).gpus == 0

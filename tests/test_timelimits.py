@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zoo.board import RunningModel
-from zoo.timelimits import TimeLimits, duration_text, parse_duration, parse_stage_limits
+from zoo.timelimits import TimeLimits, duration_text, parse_duration, parse_stage_limit
 
 
 def running(stage: str, *, model: float, stage_seconds: float) -> RunningModel:
@@ -44,6 +44,6 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 def test_stage_limits_name_stages_that_exist() -> None:
-    assert parse_stage_limits(("probe=1h30m", "load=90s")) == {"probe": 5400, "load": 90}
+    assert parse_stage_limit("probe=1h30m") == ("probe", 5400)
     with pytest.raises(ValueError, match="of start, fetch, load"):
-        parse_stage_limits(("probing=5m",))
+        parse_stage_limit("probing=5m")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -42,7 +43,11 @@ for command in (screen, rank, show, sql, plot, compare, panel, calibrate, pair, 
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs a command and exits; the one place where errors become a line and an exit code."""
+    """Runs a command and exits; the one place where errors become a line and an exit code.
+
+    SIGTERM, by which a cluster ends a job, ends a command as Ctrl-C does.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = cli.main(arguments, prog_name="zoo", standalone_mode=False)
     except click.ClickException as error:

@@ -90,6 +90,9 @@ def say_summary(summary: ScreenSummary, *, catalog_uri: str) -> None:
     if summary.interrupted:
         left = len(summary.not_ended)
         say(f"Stopped: {ended}, all kept in {catalog_uri}; the same command goes on with the {left} left.")
+    elif summary.out_of_time:
+        left = len(summary.not_ended)
+        say(f"Out of time: {ended}, all kept in {catalog_uri}; {left} were not started.")
     elif summary.measured or summary.failed:
         say(f"{ended} in {seconds_text(summary.elapsed_seconds)}, kept in {catalog_uri}.")
     if before := len(summary.already_measured) + len(summary.failed_before):

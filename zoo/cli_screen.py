@@ -11,6 +11,7 @@ import click
 from zoo.cli_catalog import catalog_option, format_option
 from zoo.cli_hub import HubChoice, find_on_hub, hub_choice, hub_options, parse_bandwidth, shown_search
 from zoo.cli_output import hub_plan_text, local_plan_text, print_rankings, say, say_refusals, say_summary
+from zoo.cli_types import DURATION, STAGE_LIMIT
 from zoo.errors import SourceError
 from zoo.tables import Format
 
@@ -88,6 +89,18 @@ INTERRUPTED = 130
     show_default=True,
     help="What is checked of streamed weights: the parts that are read, or first every file's SHA-256.",
 )
+@click.option(
+    "--deadline",
+    type=DURATION,
+    help="End a model that takes longer, such as 2h.  [default: 30m, and 1m for every 1.2 GB]",
+)
+@click.option(
+    "--stage-timeout",
+    "stage_timeouts",
+    type=STAGE_LIMIT,
+    multiple=True,
+    help="End a model that is longer in one stage, such as probe=30m; may be given several times.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Take only the first N models to be measured.")
 @click.option("--force", is_flag=True, help="Measure again what the catalog holds; the new result counts.")
 @click.option(
@@ -109,6 +122,8 @@ def screen(
     dtype: str,
     load: Literal["auto", "stream", "whole"],
     verify: Literal["parts", "full"],
+    deadline: float | None,
+    stage_timeouts: tuple[tuple[str, float], ...],
     limit: int | None,
     force: bool,
     dry_run: bool,
@@ -150,6 +165,7 @@ def screen(
     from catalog.store import open_catalog
     from zoo.progress import shown_progress
     from zoo.screen import screen as run_screen
+    from zoo.timelimits import TimeLimits
 
     catalog = open_catalog(catalog_uri, create=True) if candidates or plan else None
     if plan is not None and catalog is not None:
@@ -169,6 +185,7 @@ def screen(
                 address=address,
                 gpus_per_model=gpus_per_model,
                 force=force,
+                limits=TimeLimits(model_seconds=deadline, stage_seconds=dict(stage_timeouts)),
                 progress=progress,
             )
         summaries.append(summary)

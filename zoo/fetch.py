@@ -23,6 +23,7 @@ from zoo import __version__
 from zoo.errors import ModelError, SourceError, TransientModelError
 from zoo.hub import Hub
 from zoo.hub_errors import BadAnswerError, translate
+from zoo.hub_limits import heeding_session
 from zoo.records import Candidate, RepoFile
 
 OWNER_NAME = "owner.json"
@@ -101,6 +102,7 @@ def _snapshot(candidate: Candidate, folder: Path, *, hub: Hub) -> None:
 
     Not ``snapshot_download``: it lists the repository once more, in a request that cannot time out.
     """
+    heeding_session()
     disable_progress_bars()
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings show signed addresses

@@ -16,17 +16,15 @@ from huggingface_hub import constants, hf_hub_url
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import (
     build_hf_headers,
-    get_session,
     get_token,
     hf_raise_for_status,
-    parse_ratelimit_headers,
     validate_repo_id,
 )
 
 from zoo import __version__
 from zoo.errors import ModelError, SourceError, TransientModelError, ZooError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
-from zoo.hub_limits import PROCESS_LIMITS, HubLimits, limit_key
+from zoo.hub_limits import PROCESS_LIMITS, HubLimits, heeding_session, limit_key
 
 T = TypeVar("T")
 
@@ -58,7 +56,7 @@ class Hub:
         self.report = report
         self.reached = False
         self._stopped, self._why_stopped = threading.Event(), ""
-        self._limits = limits
+        self._limits, self._told_until = limits, 0.0
 
     @property
     def has_token(self) -> bool:
@@ -84,7 +82,7 @@ class Hub:
             except Exception as error:
                 wait = limit_seconds(error)
                 if wait is not None and waited + wait <= self.patience_seconds:
-                    self._close(bucket, wait)
+                    self._limits.close(limit_key(self.endpoint, bucket), wait)
                     continue
                 translated = translate(error, what=what)
                 failures += 1
@@ -100,18 +98,11 @@ class Hub:
         unreachable = isinstance(error, httpx2.ConnectError) and not self.reached
         return min(2, self.attempts) if unreachable else self.attempts
 
-    def _close(self, bucket: str, seconds: float) -> None:
-        if self._limits.close(limit_key(self.endpoint, bucket), seconds):
-            self.report(f"the Hub's rate limit is used up; waiting {seconds:.0f} s, as it asks")
-
-    def _heed(self, answer: httpx2.Response, bucket: str) -> None:
-        """The answer that uses up a rate limit says so; nobody needs to be refused to know."""
-        info = parse_ratelimit_headers(answer.headers)
-        if info is not None and info.remaining == 0 and info.reset_in_seconds > 0:
-            self._close(bucket, info.reset_in_seconds + 0.5)
-
     def _wait_for(self, bucket: str) -> float:
         seconds = self._limits.wait_seconds(limit_key(self.endpoint, bucket))
+        if seconds and time.monotonic() + seconds > self._told_until + 1:
+            self._told_until = time.monotonic() + seconds
+            self.report(f"the Hub's rate limit is used up; waiting {seconds:.0f} s, as it asks")
         self._wait(seconds)
         return seconds
 
@@ -142,11 +133,10 @@ class Hub:
                 headers["Accept-Encoding"] = "identity"
                 headers["Range"] = f"bytes={span[0]}-{span[1] - 1}"
             deadline = time.monotonic() + 12 * self.timeout_seconds
-            with get_session().stream(
+            with heeding_session().stream(
                 "GET", url, params=params, headers=headers, timeout=self.timeout_seconds
             ) as answer:
                 hf_raise_for_status(answer)
-                self._heed(answer, bucket)
                 if span:
                     check_span(answer, span)
                 body = read_body(answer, most=span[1] - span[0] if span else ANSWER_BYTES, deadline=deadline)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import time
-from email.utils import parsedate_to_datetime
 
 import httpx2
 from huggingface_hub.errors import (
@@ -17,9 +15,9 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
-from huggingface_hub.utils import parse_ratelimit_headers
 
 from zoo.errors import ModelError, SourceError, TransientModelError, ZooError
+from zoo.hub_limits import asked_seconds
 
 LOCAL_REMEDY = "screen local models with --source FOLDER"
 
@@ -34,21 +32,7 @@ _TELLING = (ZooError, BadAnswerError, FileMetadataError, HfHubHTTPError, httpx2.
 
 def limit_seconds(error: Exception) -> float | None:
     """How long a rate-limited answer asks to wait, ``None`` for everything else."""
-    if not isinstance(error, HfHubHTTPError) or error.response.status_code not in (429, 503):
-        return None
-    headers = error.response.headers
-    info = parse_ratelimit_headers(headers)
-    if error.response.status_code == 429 and info is not None and info.remaining == 0:
-        return info.reset_in_seconds + 0.5
-    after = headers.get("Retry-After", "").strip()
-    if after.isdigit():
-        return float(after) + 0.5
-    if after:
-        try:
-            return max(0.0, parsedate_to_datetime(after).timestamp() - time.time()) + 0.5
-        except ValueError:
-            return None
-    return None
+    return asked_seconds(error.response) if isinstance(error, HfHubHTTPError) else None
 
 
 def translate(error: BaseException, *, what: str, stage: str = "plan") -> ZooError:

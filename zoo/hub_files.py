@@ -10,20 +10,17 @@ from urllib.parse import urlsplit
 
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from zoo.errors import ModelError, TransientModelError
 from zoo.hub_errors import BadAnswerError, limit_seconds, translate
-from zoo.hub_limits import PROCESS_LIMITS, limit_key
+from zoo.hub_limits import LONGEST_SECONDS, PROCESS_LIMITS, heeding_session, limit_key
 from zoo.records import RepoFile
 
 PATIENCE_SECONDS = 60.0
 """How long a range may bring no byte before it is given up."""
 
 FIRST_WAIT_SECONDS = 0.5
-
-LIMIT_SECONDS = 600.0
-"""The longest wait that a rate-limited answer may ask for."""
 
 
 class HubFile:
@@ -51,7 +48,7 @@ class HubFile:
         patience, done = _Patience(self._what, check=lambda: on_bytes(0)), 0
         while done < len(view):
             renewals, before = self._renewals, done
-            if at_home := _origin(self._location) == _origin(self._url):
+            if _origin(self._location) == _origin(self._url):
                 patience.wait(PROCESS_LIMITS.wait_seconds(self._limit))
             try:
                 for chunk in self._chunks(start + done, start + len(view)):
@@ -63,8 +60,6 @@ class HubFile:
             except Exception as error:
                 if done > before:
                     patience.renew()
-                if at_home:
-                    self._tell_limit(error)
                 patience.wait_or_raise(error, is_expired=self._is_expired(error))
                 if self._is_expired(error):
                     self._renew(renewals)
@@ -81,7 +76,7 @@ class HubFile:
         headers = _headers() if at_home else {"User-Agent": _headers()["user-agent"]}
         headers |= {"Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
         timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with get_session().stream("GET", location, headers=headers, timeout=timeout) as answer:
+        with heeding_session().stream("GET", location, headers=headers, timeout=timeout) as answer:
             hf_raise_for_status(answer)
             expected = f"bytes {start}-{stop - 1}/{self.size}"
             if answer.status_code != 206 or answer.headers.get("Content-Range") != expected:
@@ -106,24 +101,19 @@ class HubFile:
             patience = _Patience(self._what)
             while True:
                 patience.wait(PROCESS_LIMITS.wait_seconds(self._limit))
+                heeding_session()
                 try:
                     facts = get_hf_file_metadata(self._url, headers=_headers())
                     if facts.size is None or facts.commit_hash is None:
                         raise BadAnswerError("no size or no commit is given")
                     break
                 except Exception as error:
-                    self._tell_limit(error)
                     patience.wait_or_raise(error)
             tag = self._file.sha256 or self._file.blob_id
             if (facts.commit_hash, facts.etag, facts.size) != (self._revision, tag, self.size):
                 raise self._changed()
             self._location = facts.location
             self._renewals += 1
-
-    def _tell_limit(self, error: Exception) -> None:
-        """A rate limit met here is everybody's."""
-        if (asked := limit_seconds(error)) is not None:
-            PROCESS_LIMITS.close(self._limit, min(asked, LIMIT_SECONDS))
 
     def _changed(self) -> ModelError:
         text = f"{self._what} was replaced on the Hub while it was read; measure its new revision instead"
@@ -144,7 +134,7 @@ class _Patience:
     def wait_or_raise(self, error: Exception, *, is_expired: bool = False) -> None:
         """Wait before the next try, or raise what the error means to a user."""
         asked = limit_seconds(error)
-        if asked is not None and asked <= LIMIT_SECONDS:
+        if asked is not None and asked <= LONGEST_SECONDS:
             self.wait(asked)
             return
         meaning = translate(error, what=self._what, stage="fetch")

@@ -53,15 +53,12 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def parse_stage_limits(texts: tuple[str, ...]) -> dict[str, float]:
-    """Seconds by stage of ``probe=30m`` and the like; raises ``ValueError``."""
-    limits = {}
-    for text in texts:
-        stage, equals, duration = text.partition("=")
-        if not equals or stage not in STAGES:
-            raise ValueError(f"'{text}' is no stage limit; write it like probe=30m, of {', '.join(STAGES)}")
-        limits[stage] = parse_duration(duration)
-    return limits
+def parse_stage_limit(text: str) -> tuple[str, float]:
+    """The stage and the seconds of ``probe=30m`` and the like; raises ``ValueError``."""
+    stage, equals, duration = text.partition("=")
+    if not equals or stage not in STAGES:
+        raise ValueError(f"'{text}' is no stage limit; write it like probe=30m, of {', '.join(STAGES)}")
+    return stage, parse_duration(duration)
 
 
 def duration_text(seconds: float) -> str:
