@@ -278,6 +278,7 @@ class Handler(BaseHTTPRequestHandler):
             while offset < stop:
                 piece = min(PIECE_BYTES, stop - offset)
                 self.hub.bucket.take(piece)
+                self.hub.link(self.route).take(piece)
                 sent = os.sendfile(self.connection.fileno(), stream.fileno(), offset, piece)
                 if sent == 0 or self.hub.is_down:
                     raise ConnectionResetError

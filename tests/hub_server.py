@@ -71,6 +71,7 @@ class HubServer:
         *,
         faults: FaultPlan | None = None,
         bytes_per_second: float | None = None,
+        link_bytes_per_second: float | None = None,
         latency_seconds: float = 0.0,
         page_size: int = 1000,
         tokens: Iterable[str] = (),
@@ -80,6 +81,9 @@ class HubServer:
     ) -> None:
         self.faults = faults
         self.bucket = TokenBucket(bytes_per_second)
+        self._links: dict[str, TokenBucket] = {}
+        self.link_bytes_per_second = link_bytes_per_second
+        """The bandwidth that each repository's weights have for themselves, as if each node had its link."""
         self.latency_seconds, self.page_size = latency_seconds, page_size
         self.tokens, self.limits = set(tokens), dict(limits or {})
         self.redirect_seconds, self.stall_seconds = redirect_seconds, stall_seconds
@@ -190,6 +194,12 @@ class HubServer:
 
     def signature(self, path: str, expires: str) -> str:
         return hmac.new(self._secret, f"{path} {expires}".encode(), hashlib.sha256).hexdigest()[:24]
+
+    def link(self, route: str) -> TokenBucket:
+        """The link over which the weights of a CDN address come."""
+        repo_id = "/".join(route.split("/")[2:4])
+        with self._lock:
+            return self._links.setdefault(repo_id, TokenBucket(self.link_bytes_per_second))
 
     def over_limit(self, bucket: str) -> dict[str, str] | None:
         """Count one request and return the rate-limit headers when the window is used up."""

@@ -1,0 +1,171 @@
+"""How a run grows with the cluster, what its driver costs a model, and what a night without news costs.
+
+A loopback Hub gives every model a link of its own, as if each worker had its own node; GPUs are logical,
+and models run on the CPU. What must be had of the two or more real cores is shown beside: once they are
+busy, the machine is the limit and not zoo. Usage: python -m bench.cluster [--gpus 1 2 4 8] [--trivial 1000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from catalog.store import open_catalog
+from tests.hub_client import ANY_SIZE, quick
+from tests.hub_server import HubServer
+from zoo.architecture import describe_raw
+from zoo.plan import parse_targets, verdicts
+from zoo.prompts import make_spec
+from zoo.records import Candidate, Outcome, PlannedModel, RunOptions
+from zoo.screen import screen
+from zoo.tasks import ray
+
+SHAPE = {"vocab_size": 1000, "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8}
+LINK_BYTES_PER_SECOND = 3e6
+ROUNDS = 2
+"""Models a GPU: the second shows that nothing waits between two."""
+
+
+def make_checkpoint(folder: Path, *, layers: int) -> Path:
+    """A random float32 Llama with a tokenizer, 13 MB a layer."""
+    from tests.checkpoints_on_disk import save_checkpoint
+
+    return save_checkpoint(folder, **{**SHAPE, "num_key_value_heads": 8}, num_hidden_layers=layers)
+
+
+@contextmanager
+def cluster(gpus: int) -> Iterator[None]:
+    """A local Ray with logical GPUs, one CPU slot for each."""
+    ray.init(num_cpus=gpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def busy_seconds() -> float:
+    """CPU seconds that this machine has spent, all cores together."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
+
+
+def timed(run: Any) -> tuple[Any, float, float]:
+    """The result, the wall seconds, and the share of all cores that was busy."""
+    begun, busy = time.perf_counter(), busy_seconds()
+    result = run()
+    seconds = time.perf_counter() - begun
+    return result, seconds, (busy_seconds() - busy) / (seconds * (os.cpu_count() or 1))
+
+
+def growth(gpu_counts: list[int], *, layers: int, folder: Path) -> None:
+    """Network-bound streamed models on 1, 2, 4, ... GPUs."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    checkpoint = make_checkpoint(folder / "model", layers=layers)
+    spec, options = make_spec(prompt_count=10), RunOptions(load="stream", tokens_per_batch=256)
+    with HubServer(link_bytes_per_second=LINK_BYTES_PER_SECOND) as hub:
+        os.environ["HF_ENDPOINT"], os.environ["ZOO_WORK"] = hub.url, str(folder / "work")
+        names = [f"org/m{number}" for number in range(ROUNDS * max(gpu_counts))]
+        for name in names:
+            hub.add_repo(name, checkpoint)
+        found = verdicts(quick(hub), parse_targets(names), describe=describe_raw, params=ANY_SIZE)
+        candidates = [each.candidate for each in found if isinstance(each, PlannedModel)]
+        network = (candidates[0].weight_bytes or 0) / LINK_BYTES_PER_SECOND
+        print(
+            f"{len(found)} models of {(candidates[0].weight_bytes or 0) / 1e6:.0f} MB at "
+            f"{LINK_BYTES_PER_SECOND / 1e6:.0f} MB/s each: {network:.0f} s of network a model"
+        )
+        print("GPUs  models  seconds  models/min  efficiency  cores busy")
+        first = 0.0
+        for gpus in gpu_counts:
+            chosen = candidates[: ROUNDS * gpus]
+            catalog = open_catalog(str(folder / f"catalog-{gpus}"), create=True)
+            with cluster(gpus):
+                how = {"catalog": catalog, "spec": spec, "options": options}
+                summary, seconds, busy = timed(lambda how=how, chosen=chosen: screen(chosen, **how))
+            assert len(summary.measured) == len(chosen), summary.failed
+            rate = len(chosen) / seconds
+            first = first or rate / gpus
+            print(
+                f"{gpus:4}  {len(chosen):6}  {seconds:7.1f}  {60 * rate:10.2f}  {rate / gpus / first:10.2f}"
+                f"  {busy:10.0%}",
+                flush=True,
+            )
+
+
+def overhead(models: int, *, folder: Path) -> None:
+    """What the driver spends on a model that takes no time."""
+    from tests import factories, tasks
+
+    catalog = open_catalog(str(folder / "catalog-trivial"), create=True)
+    candidates = [tasks.candidate(f"m{number}", location=str(folder)) for number in range(models)]
+    made = factories.make_measurement(layers=4, heads=8)
+
+    def measured(candidate: Candidate, **how: Any) -> Outcome:
+        return replace(made, candidate=candidate)
+
+    with cluster(2):
+        cpu = time.process_time()
+        how = {"catalog": catalog, "spec": tasks.SPEC, "options": RunOptions(), "measure": measured}
+        summary, seconds, busy = timed(lambda: screen(candidates, **how))
+        cpu = time.process_time() - cpu
+    assert len(summary.measured) == models, summary.failed
+    print(
+        f"\n{models} trivial models, 2 at a time: {1e3 * seconds / models:.0f} ms of wall time each, "
+        f"{1e3 * cpu / models:.1f} ms of them CPU in the driver, cores {busy:.0%} busy"
+    )
+
+
+def quiet_night(folder: Path, *, rounds: int = 3) -> None:
+    """``zoo rescan`` when the Hub has nothing new, with the process's start."""
+    with HubServer() as hub:
+        hub.add_repo("org/tiny", make_checkpoint(folder / "tiny", layers=2), downloads=10)
+        environment = os.environ | {"HF_ENDPOINT": hub.url, "ZOO_CATALOG": str(folder / "catalog-night")}
+        zoo = [sys.executable, "-c", "from zoo.cli import main; main()"]
+        subprocess.run(
+            [*zoo, "screen", "--filter", "tiny", "--params", "0..", "--prompts", "10"],
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
+        seconds = []
+        for _ in range(rounds):
+            begun = time.perf_counter()
+            subprocess.run(
+                [*zoo, "rescan", "--prompts", "10"], env=environment, check=True, capture_output=True
+            )
+            seconds.append(time.perf_counter() - begun)
+    print(
+        f"zoo rescan with nothing new: {sorted(seconds)[rounds // 2]:.2f} s from its start to its exit "
+        f"(median of {rounds})"
+    )
+
+
+def main() -> None:
+    """Print the three measurements of one run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--trivial", type=int, default=1000)
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, no GPU")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        growth(options.gpus, layers=options.layers, folder=folder)
+        if options.trivial:
+            overhead(options.trivial, folder=folder)
+        quiet_night(folder)
+
+
+if __name__ == "__main__":
+    main()
