@@ -74,13 +74,13 @@ class Probe:
     content_query: int
     thirds_P: Sequence[int] = ()
     _modules: list[nn.Module] = field(init=False)
-    _log_odds: list[np.ndarray | None] = field(init=False)
-    _slice_sums: list[np.ndarray | None] = field(init=False)
+    _statistics: tuple[LayerStatistics, ...] = field(init=False)
+    _has_run: bool = False
 
     def __post_init__(self) -> None:
         self._modules = [self.model.get_submodule(layer.module_name) for layer in self.layers]
-        self._log_odds = [None] * len(self.layers)
-        self._slice_sums = [None] * len(self.layers)
+        # Before the first layer runs: memory that is kept amid a layer's passing memory would pin it.
+        self._statistics = tuple(map(self._no_statistics, self.layers))
         for module in {id(module): module for module in self._modules}.values():
             if attention.route(module) == "softmax":
                 softmax_route.watch(module, _observe_softmax)
@@ -112,14 +112,19 @@ class Probe:
                 stage="probe",
                 reason="probe_incomplete",
             )
+        self._has_run = True
 
     def statistics(self) -> tuple[LayerStatistics, ...]:
         """What was collected, in depth order; call it after every batch has run."""
-        collected = [array for array in self._log_odds if array is not None]
-        assert len(collected) == len(self.layers), "no batch was run"
-        return tuple(
-            LayerStatistics(layer=layer, log_odds_RPHK=array, slice_sums_TZHK=sums)
-            for layer, array, sums in zip(self.layers, collected, self._slice_sums, strict=True)
+        assert self._has_run, "no batch was run"
+        return self._statistics
+
+    def _no_statistics(self, layer: AttentionLayer) -> LayerStatistics:
+        per_head = (layer.heads, self.candidates)
+        return LayerStatistics(
+            layer=layer,
+            log_odds_RPHK=np.full((len(REGIONS), self.prompt_count, *per_head), np.nan, np.float32),
+            slice_sums_TZHK=np.zeros((sink_math.SLICE_SUMS, len(SLICES), *per_head)),
         )
 
     def observe(self, module: nn.Module, capture: _Capture, logits_BHQJ: Tensor, sink: Tensor | None) -> None:
@@ -138,12 +143,7 @@ class Probe:
         self._add_slices(layer, capture, logits_BHQJ, log_odds_BHQK)
         used_RBQ = capture.used_RBQ[: len(REGIONS)].to(log_odds_BHQK.device)
         log_odds_RBHK = sink_math.prompt_log_odds(log_odds_BHQK, used_RBQ=used_RBQ).float().cpu().numpy()
-        kept = self._log_odds[layer.layer]
-        if kept is None:
-            regions, _, heads, candidates = log_odds_RBHK.shape
-            kept = np.full((regions, self.prompt_count, heads, candidates), np.nan, np.float32)
-            self._log_odds[layer.layer] = kept
-        kept[:, capture.batch.prompts_B] = log_odds_RBHK
+        self._statistics[layer.layer].log_odds_RPHK[:, capture.batch.prompts_B] = log_odds_RBHK
         if capture.layers_seen == len(self.layers):
             raise _LastLayerSeen
 
@@ -167,8 +167,9 @@ class Probe:
             other_keys_BQ=other_keys_BQ,
             slices_ZRB=capture.slices_ZRB.to(log_odds_BHQK.device),
         )
-        so_far, new = self._slice_sums[layer.layer], sums_TZHK.cpu().numpy()
-        self._slice_sums[layer.layer] = new if so_far is None else so_far + new
+        so_far = self._statistics[layer.layer].slice_sums_TZHK
+        assert so_far is not None
+        so_far += sums_TZHK.cpu().numpy()
 
     def _next_layer(self, module: nn.Module, capture: _Capture) -> AttentionLayer | None:
         """The layer that now runs; ``None`` for attention that is not to be measured."""

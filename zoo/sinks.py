@@ -83,6 +83,10 @@ def prompt_log_odds(log_odds_BHQK: Tensor, *, used_RBQ: Tensor) -> Tensor:
     return torch.stack(regions)
 
 
+SLICE_SUMS = 5
+"""How many sums ``slice_sums`` yields for a slice."""
+
+
 def slice_sums(
     log_odds_BHQK: Tensor, *, used_RBQ: Tensor, other_keys_BQ: Tensor, slices_ZRB: Tensor
 ) -> Tensor:
