@@ -18,6 +18,9 @@ BODY_FAULTS = ("truncated", "reset", "stalled", "wrong_bytes", "wrong_length")
 ROUTE_FAULTS = ("no_reply", "expired_redirect", "html_page", "replaced", "range_ignored", "wrong_range")
 """Nothing at all, a stale signed address, a captive portal, another commit, another range."""
 
+NAME_FAULT = "wrong_name"
+"""One wrong character in a tensor name, where the answer holds one: a header that still makes sense."""
+
 FAULT_KINDS = STATUS_FAULTS + BODY_FAULTS + ROUTE_FAULTS
 
 REQUEST_KINDS = ("list", "refs", "info", "tree", "resolve", "cdn")
@@ -36,7 +39,8 @@ class FaultPlan:
 
     ``rate`` is the chance that a request of a kind in ``where`` is hit; ``most`` bounds the faults an
     address sees in a row (``None``: no bound, so ``rate=1`` is a fault that never goes away), and
-    ``only`` restricts them to addresses that contain one of these strings.
+    ``only`` restricts them to addresses that contain one of these strings. The first ``skip`` requests to
+    an address are spared, and those after number ``last``.
     """
 
     def __init__(
@@ -49,10 +53,11 @@ class FaultPlan:
         most: int | None = 1,
         only: Iterable[str] = ("",),
         skip: int = 0,
+        last: int | None = None,
     ) -> None:
-        self.seed, self.rate, self.most, self.skip = seed, rate, most, skip
+        self.seed, self.rate, self.most, self.skip, self.last = seed, rate, most, skip, last
         self.kinds, self.where, self.only = tuple(kinds), frozenset(where), tuple(only)
-        if unknown := set(self.kinds) - set(FAULT_KINDS):
+        if unknown := set(self.kinds) - {*FAULT_KINDS, NAME_FAULT}:
             raise ValueError(f"unknown fault kinds {sorted(unknown)}")
         self.committed: Counter[str] = Counter()
         self._seen: Counter[str] = Counter()
@@ -70,7 +75,8 @@ class FaultPlan:
             key = hashlib.sha256(f"{self.seed} {target} {number}".encode()).digest()
             chance = random.Random(key)
             spent = self.most is not None and self._in_a_row[target] >= self.most
-            if number <= self.skip or spent or chance.random() >= self.rate:
+            spared = number <= self.skip or (self.last is not None and number > self.last)
+            if spared or spent or chance.random() >= self.rate:
                 self._in_a_row[target] = 0
                 return None
             self._in_a_row[target] += 1

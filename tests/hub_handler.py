@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
-from tests.hub_faults import BODY_FAULTS, Fault
+from tests.hub_faults import BODY_FAULTS, NAME_FAULT, Fault
 from tests.hub_repos import Repo, StoredFile, matching, refs_json, repo_json, tree_json
 
 if TYPE_CHECKING:
@@ -325,6 +325,15 @@ def _json(value: Any) -> Reply:
     return Reply(200, json.dumps(plain(value)).encode(), {"Content-Type": "application/json"})
 
 
+def _with_a_wrong_name(body: bytes, fault: Fault) -> bytes:
+    names = [match.span() for match in re.finditer(rb"(?<=\")model\.layers[\w.]+", body)]
+    if not names:
+        return body
+    wrong = bytearray(body)
+    wrong[fault.random.randrange(*fault.random.choice(names))] ^= 1
+    return bytes(wrong)
+
+
 def _rewritten(reply: Reply, fault: Fault) -> Reply:
     """The reply with what a fault of its head changes: another page, commit, address, range or length."""
     headers = dict(reply.headers)
@@ -347,6 +356,8 @@ def _rewritten(reply: Reply, fault: Fault) -> Reply:
         length = min(reply.size, reply.file.size - start)
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{reply.file.size}"
         return Reply(206, headers=headers, file=reply.file, start=start, length=length)
+    elif fault.kind == NAME_FAULT and reply.file is not None:
+        return Reply(reply.status, _with_a_wrong_name(reply.read(), fault), headers)
     elif fault.kind == "wrong_length" and reply.size and reply.status in (200, 206):
         return Reply(reply.status, reply.read()[: fault.random.randrange(reply.size)], headers)
     return Reply(reply.status, reply.body, headers, reply.file, reply.start, reply.length)

@@ -76,6 +76,24 @@ def test_damage_on_the_way_is_a_transient_failure_and_no_number(
     assert not list((tmp_path / "work").iterdir())
 
 
+def test_a_tensor_name_that_is_damaged_on_its_way_is_never_the_models_fault(
+    server: HubServer, tmp_path: Path
+) -> None:
+    """A file's header is its second request; the first one asks for the header's length."""
+    folder = save_checkpoint(tmp_path / "m")
+    candidate, local = hub_candidate(server, folder), measured(folder_candidate(folder, model_id="org/m"))
+    for seed, last in ((0, 2), (1, 2), (2, None), (3, None)):
+        server.faults = FaultPlan(seed, kinds=["wrong_name"], where=["cdn"], most=None, skip=1, last=last)
+        outcome = measure(candidate, spec=SPEC, options=RunOptions(load="stream"))
+        assert server.faults.committed
+        if last is None:
+            assert isinstance(outcome, Failure)
+            assert (outcome.reason, outcome.transient) == ("corrupt_download", True), outcome
+        else:
+            assert isinstance(outcome, Measurement), outcome
+            assert outcome.sink_strength == local.sink_strength
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_the_real_models_measure_the_same_through_the_hub(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import time
@@ -283,3 +284,31 @@ def test_an_error_ends_the_waits_of_all_threads_at_once(
         with pytest.raises(SourceError, match="token"):
             make_plan(hub, parse_targets(["org/m1", "org/m0"]), describe=describe_raw)
         assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(("most", "shards"), [(1, 1), (1, 3), (None, 3)])
+def test_a_tensor_name_that_is_damaged_on_its_way_refuses_no_repository_for_good(
+    tmp_path: Path, most: int | None, shards: int
+) -> None:
+    folder = write_model(tmp_path / "m", shards=shards)
+    with HubServer() as server:
+        server.add_repo("org/m-7B", folder)
+        for seed in range(4):
+            server.faults = FaultPlan(seed, kinds=["wrong_name"], where=["cdn"], most=most)
+            plan = planned(server, ["org/m-7B"])
+            assert server.faults.committed
+            assert all(refusal.transient for refusal in plan.refusals), plan.refusals
+            assert plan.refusals or most == 1
+
+
+def test_a_plan_pins_the_header_of_every_weight_file(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", shards=3)
+    with HubServer() as server:
+        server.add_repo("org/m-7B", folder)
+        (model,) = planned(server, ["org/m-7B"]).models
+    pinned = {file.path: file.header_sha256 for file in model.candidate.files if file.header_sha256}
+    for path in folder.glob("*.safetensors"):
+        content = path.read_bytes()
+        header = content[: 8 + struct.unpack("<Q", content[:8])[0]]
+        assert pinned.pop(path.name) == hashlib.sha256(header).hexdigest()
+    assert not pinned

@@ -31,7 +31,8 @@ class HubFile:
     """
 
     def __init__(self, file: RepoFile, *, repo_id: str, revision: str) -> None:
-        self.name, self.size, self.sha256 = file.path, file.size, file.sha256
+        self.name, self.size = file.path, file.size
+        self.sha256, self.header_sha256 = file.sha256, file.header_sha256
         self._what, self._revision, self._file = f"{repo_id}/{file.path}", revision, file
         self._url = _address(repo_id, file.path, revision)
         self._limit = limit_key(_endpoint(), "resolvers")

@@ -17,6 +17,7 @@ class LocalFile:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self.sha256: str | None = None
+        self.header_sha256: str | None = None
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self._identity = self._seen()
         self.size = self._identity[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from zoo import quantization, shards
@@ -127,8 +128,10 @@ def _plan(hub: Hub, info: Mapping[str, Any], *, describe: Describe, params: Para
         body = shards.read_file(hub, repo_id, files[start], revision=revision, most=MAX_INDEX_BYTES)
         weight_map = shards.shard_names(body, files)
     weights = [files[name] for name in sorted(set(weight_map.values()) or {start})]
-    headers = {one.path: shards.read_header(hub, repo_id, one, revision=revision) for one in weights}
-    shards.check_complete(headers, weight_map)
+    read = partial(shards.read_header, hub, repo_id, revision=revision, weight_map=weight_map)
+    arrived = [read(one) for one in weights]
+    headers = {one.path: header for one, (header, _) in zip(weights, arrived, strict=True)}
+    weights = [replace(one, header_sha256=sha) for one, (_, sha) in zip(weights, arrived, strict=True)]
     if dequantised:
         parameters = architecture.parameters
     else:

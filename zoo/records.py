@@ -85,6 +85,8 @@ class RepoFile:
     """The git SHA-1 of the file, or of its pointer where it is kept in LFS."""
     sha256: str | None = None
     """The SHA-256 of the content, for files kept in LFS."""
+    header_sha256: str | None = None
+    """The SHA-256 of a safetensors file's header with its length, as the plan read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,48 +97,66 @@ def read_file(hub: Hub, repo_id: str, file: RepoFile, *, revision: str, most: in
     )
 
 
-def read_header(hub: Hub, repo_id: str, file: RepoFile, *, revision: str) -> dict[str, Any]:
-    """The tensors of one file by Range: name to ``dtype``, ``shape`` and ``data_offsets``.
+def read_header(
+    hub: Hub, repo_id: str, file: RepoFile, *, revision: str, weight_map: Mapping[str, str]
+) -> tuple[dict[str, Any], str]:
+    """The tensors of one file by Range, name to ``dtype``, ``shape`` and ``data_offsets``, and their SHA-256.
 
-    A header has no digest of its own, so one that makes no sense is read again, and blamed on the file
-    only if it is the same twice.
+    Nobody states a header's digest, so one that makes no sense, or lacks what the index places in the
+    file, is read again, and blamed on the file only if it is the same twice.
 
     Raises:
-        ModelError: ``unreadable_weights``.
+        ModelError: ``unreadable_weights``, ``incomplete_repo``.
     """
-    first, error = _try_header(hub, repo_id, file, revision=revision)
-    if error is None:
-        return first
-    second, error = _try_header(hub, repo_id, file, revision=revision)
-    if error is None:
-        return second
-    if first == second:
-        text = f"the header of its {file.path} does not describe the file ({error})"
-        raise refused("unreadable_weights", text)
+    seen: set[bytes] = set()
+    for _ in range(2):
+        raw = _header_bytes(hub, repo_id, file, revision=revision)
+        try:
+            return parsed_header(raw, file, weight_map=weight_map), hashlib.sha256(raw).hexdigest()
+        except ModelError:
+            if raw in seen:
+                raise
+            seen.add(raw)
     text = f"the header of {file.path} of {repo_id} arrives differently each time; try again later"
     raise TransientModelError(text, stage="plan", reason="hub_unavailable")
 
 
-def _try_header(hub: Hub, repo_id: str, file: RepoFile, *, revision: str) -> tuple[Any, str | None]:
-    """The header, or what came instead and what is wrong with it."""
+def _header_bytes(hub: Hub, repo_id: str, file: RepoFile, *, revision: str) -> bytes:
+    """A header with the 8 bytes of its length before it, or as much of that as makes sense to read."""
     stop = min(file.size, FIRST_BYTES)
     if stop < 8:
-        return None, f"{file.size} bytes are no safetensors file"
+        return b""
     head = hub.file_bytes(repo_id, file.path, revision=revision, span=(0, stop))
     length = struct.unpack("<Q", head[:8])[0]
     if length > min(MAX_HEADER_BYTES, file.size - 8):
-        return head[:8], f"a header of {length} bytes"
-    text = head[8 : 8 + length]
-    if len(text) < length:
-        text = hub.file_bytes(repo_id, file.path, revision=revision, span=(8, 8 + length))
+        return head[:8]
+    if 8 + length > len(head):
+        return head[:8] + hub.file_bytes(repo_id, file.path, revision=revision, span=(8, 8 + length))
+    return head[: 8 + length]
+
+
+def parsed_header(raw: bytes, file: RepoFile, *, weight_map: Mapping[str, str]) -> dict[str, Any]:
+    """The tensors of a header that begins with its length.
+
+    Raises:
+        ModelError: ``unreadable_weights`` where it does not describe the file, ``incomplete_repo`` where
+            it lacks a tensor that the index places in the file.
+    """
     try:
-        header = json.loads(text)
+        header = json.loads(raw[8:])
         header.pop("__metadata__", None)
-        check_offsets(header, data_bytes=file.size - 8 - length)
+        check_offsets(header, data_bytes=file.size - len(raw))
         check_shapes(header)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return text, first_line(error)
-    return header, None
+        text = f"the header of its {file.path} does not describe the file ({first_line(error)})"
+        raise refused("unreadable_weights", text) from None
+    for tensor, shard in weight_map.items():
+        if shard == file.path and tensor not in header:
+            text = (
+                f"its index places {tensor} in {shard}, which does not hold it; its upload may be unfinished"
+            )
+            raise refused("incomplete_repo", text)
+    return header
 
 
 def check_shapes(header: Mapping[str, Any]) -> None:
@@ -148,16 +166,6 @@ def check_shapes(header: Mapping[str, Any]) -> None:
         width = DTYPE_BYTES.get(tensor["dtype"])
         if width is not None and width * prod(tensor["shape"]) != stop - start:
             raise ValueError(f"tensor {name} of shape {tensor['shape']} has {stop - start} bytes")
-
-
-def check_complete(headers: Headers, weight_map: Mapping[str, str]) -> None:
-    """Raise ``ModelError`` where a shard lacks a tensor that the index places in it."""
-    for tensor, shard in weight_map.items():
-        if tensor not in headers[shard]:
-            text = (
-                f"its index places {tensor} in {shard}, which does not hold it; its upload may be unfinished"
-            )
-            raise refused("incomplete_repo", text)
 
 
 def check_not_packed(headers: Headers) -> None:

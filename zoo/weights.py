@@ -45,6 +45,10 @@ class WeightFile(Protocol):
     def sha256(self) -> str | None:
         """The published digest of the whole file, where there is one."""
 
+    @property
+    def header_sha256(self) -> str | None:
+        """The digest of the header with its length, where the plan knows it."""
+
     def read_into(self, start: int, view: memoryview, *, on_bytes: Callable[[int], None]) -> None:
         """Fill ``view`` with the file's bytes from ``start``.
 
@@ -221,26 +225,41 @@ def _read_headers(files: Sequence[WeightFile], *, is_hub: bool) -> Weights:
         connections=8 if is_hub else 2,
     )
 
-    def read_header(file: WeightFile) -> tuple[checkpoints.Header, int]:
-        def read(start: int, count: int) -> bytes:
-            memory = bytearray(count)
-            weights._plan_bytes(count)
-            weights.read_into(file.name, start, memoryview(memory))
-            return bytes(memory)
-
-        try:
-            return checkpoints.parse_header(read, name=file.name, size=file.size)
-        except ModelError as error:
-            if not is_hub or error.reason != "unreadable_weights":
-                raise
-            # The plan has read this header of this commit and found it sound: it was damaged on its way.
-            text = f"the header of {file.name} arrived damaged; the same command tries again"
-            raise TransientModelError(text, stage="fetch", reason="corrupt_download") from None
-
+    read = _sound_header if is_hub else _header
     with ThreadPoolExecutor(max_workers=weights.connections) as pool:
-        parsed = list(pool.map(read_header, files))
+        parsed = list(pool.map(lambda file: read(weights, file)[:2], files))
     for file, (header, data_start) in zip(files, parsed, strict=True):
         spans = tensor_spans(header, file=file.name, data_start=data_start)
         weights.spans = {**weights.spans, **{span.name: span for span in spans}}
     weights.headers = tuple(header for header, _ in parsed)
     return weights
+
+
+def _header(weights: Weights, file: WeightFile) -> tuple[checkpoints.Header, int, str]:
+    """A file's header, where its data begin, and the SHA-256 of what was read."""
+    digest = hashlib.sha256()
+
+    def read(start: int, count: int) -> bytes:
+        memory = bytearray(count)
+        weights._plan_bytes(count)
+        weights.read_into(file.name, start, memoryview(memory))
+        digest.update(memory)
+        return bytes(memory)
+
+    header, data_start = checkpoints.parse_header(read, name=file.name, size=file.size)
+    return header, data_start, digest.hexdigest()
+
+
+def _sound_header(weights: Weights, file: WeightFile) -> tuple[checkpoints.Header, int, str]:
+    """The header that the plan has read at this commit: any other one was damaged on its way."""
+    for _ in range(2):
+        try:
+            arrived = _header(weights, file)
+        except ModelError as error:
+            if error.reason != "unreadable_weights":
+                raise
+            continue
+        if file.header_sha256 in (None, arrived[2]):
+            return arrived
+    text = f"the header of {file.name} arrived damaged twice; the same command tries again"
+    raise TransientModelError(text, stage="fetch", reason="corrupt_download")
