@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from scipy.special import expit, logit
 from tiny_models import TINY_CONFIGS, eager_prompt_masses
 from transformers import AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaModel
 
 import zoo
 from zoo.errors import ModelError, SourceError
@@ -53,6 +54,25 @@ def test_batching_does_not_change_the_strength(tmp_path: Path) -> None:
     together = measured(one)
     assert isinstance(alone, Measurement)
     assert together.sink_strength == pytest.approx(alone.sink_strength, abs=1e-5)
+
+
+def test_what_turns_out_not_to_be_streamable_while_it_runs_is_loaded_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = candidate(save_checkpoint(tmp_path / "model"))
+    expected, original = measured(one).sink_strength, LlamaModel.forward
+
+    def forward(self: LlamaModel, *args: object, **kwargs: object) -> object:
+        assert float(self.layers[1].mlp.up_proj.weight.sum()) != 0  # of a layer whose turn has not come
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(LlamaModel, "forward", forward)
+    result = measured(one)
+    assert (result.run.load, result.sink_strength) == ("whole", expected)
+    assert result.run.load_reason.startswith("cannot be streamed: the model uses a weight in a way")
+    refused = measure(one, spec=SPEC, options=RunOptions(load="stream"))
+    assert isinstance(refused, Failure)
+    assert refused.reason == "cannot_stream"
 
 
 def test_the_result_says_how_it_came_about(tmp_path: Path) -> None:

@@ -57,28 +57,39 @@ def measure(
 ) -> Outcome:
     """Measure one pinned candidate. A model's fault is returned as a ``Failure``, never raised.
 
-    When memory runs out, the model is run again with batches half as large, down to 64 tokens.
+    When memory runs out, the model is run again with batches half as large, down to 64 tokens; when one
+    turns out not to be streamable while it runs, it is loaded whole, unless only streaming was asked for.
 
     ``on_stage`` is told the stage that begins: fetch (from the Hub), load, render, probe, summarise.
     While weights are streamed it is told the running stage twice a second or so, with the bytes fetched
     so far and those planned, from any thread.
     """
     spec, options = spec or make_spec(), options or RunOptions()
-    clock = _Clock(on_stage=on_stage)
+    clock, load_reason = _Clock(on_stage=on_stage), None
     while True:
         try:
-            return _measure(candidate, spec=spec, options=options, clock=clock)
+            found = _measure(candidate, spec=spec, options=options, clock=clock)
+            run = replace(found.run, load_reason=load_reason or found.run.load_reason)
+            return replace(found, run=run)
         except ModelError as error:
-            failed = partial(Failure, stage=error.stage, reason=error.reason, message=str(error))
-            if isinstance(error, GpuMemoryError):
-                failed = partial(failed, gpus_needed=error.gpus_needed)
-            return clock.failure(failed, candidate, spec, transient=isinstance(error, TransientModelError))
+            if error.reason == "cannot_stream" and options.load == "auto":
+                load_reason = f"cannot be streamed: {str(error).partition('; use --load')[0]}"
+                options = replace(options, load="whole")
+            else:
+                return _refused(error, candidate, spec=spec, clock=clock)
         except Exception as error:
             if is_out_of_memory(error) and (smaller := options.halved()) is not None:
                 options = smaller
             else:
                 return _unforeseen(error, candidate, spec=spec, options=options, clock=clock)
         free_memory()  # out of the handler, whose traceback holds the model
+
+
+def _refused(error: ModelError, candidate: Candidate, *, spec: MeasurementSpec, clock: _Clock) -> Failure:
+    failed = partial(Failure, stage=error.stage, reason=error.reason, message=str(error))
+    if isinstance(error, GpuMemoryError):
+        failed = partial(failed, gpus_needed=error.gpus_needed)
+    return clock.failure(failed, candidate, spec, transient=isinstance(error, TransientModelError))
 
 
 def _unforeseen(
@@ -202,7 +213,7 @@ class _Clock:
         try:
             yield
         finally:
-            self.wall_seconds[stage] = time.perf_counter() - begun
+            self.wall_seconds[stage] = self.wall_seconds.get(stage, 0.0) + time.perf_counter() - begun
 
     def failure(
         self, failed: Callable[..., Failure], candidate: Candidate, spec: MeasurementSpec, *, transient: bool
