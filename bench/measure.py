@@ -68,7 +68,8 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    print(f"{options.prompts} prompts, {options.rounds} rounds, {os.cpu_count()} cores, float32")
+    batch = f"{RunOptions().tokens_per_batch} tokens a batch"
+    print(f"{options.prompts} prompts, {batch}, {options.rounds} rounds, {os.cpu_count()} cores, float32")
     print(f"{'model':<34}{'':>8}{'S':>9}{'seconds':>10}{'peak MB':>10}")
     for candidate in find_candidates("demo").candidates:
         spec = make_spec(prompt_count=options.prompts)
