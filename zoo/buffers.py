@@ -16,7 +16,8 @@ class BlockBuffer:
     """Memory for one block. Each byte lies as far from a 64-byte boundary as in a mapped file.
 
     A matrix product may depend in its last bit on how its operands are aligned; this way it does not
-    depend on how they were read. The memory goes back to the system with the last tensor in it.
+    depend on how they were read. The memory goes back with the last tensor in it: to the system, or pinned
+    memory to torch, which keeps it for the next block (and rounds it up to a power of two).
     """
 
     def __init__(self, block: Block, *, pinned: bool = False) -> None:

@@ -21,8 +21,8 @@ BlocksOf = Callable[[int], Sequence[Block] | None]
 class _Stage:
     """One stage on its way: its buffers, pieces still to come, and bytes that count on the window."""
 
-    buffers: list[BlockBuffer]
     pieces_left: int
+    buffers: list[BlockBuffer] = field(default_factory=list)
     held_bytes: int = 0
     on_device: list[Tensor | None] = field(default_factory=list)
     arrived: torch.cuda.Event | None = None
@@ -99,22 +99,19 @@ class Prefetcher:
                     self._changed.wait()
         if blocks is None:
             return False
-        buffers = [BlockBuffer(block, pinned=self._stream is not None) for block in blocks]
-        cuts = [
-            (buffer, start, stop)
-            for buffer in buffers
-            for start, stop in pieces(
-                buffer.block.start, buffer.block.stop, piece_bytes=self._weights.piece_bytes
-            )
-        ]
-        fetched = _Stage(buffers, pieces_left=len(cuts))
+        piece_bytes = self._weights.piece_bytes
+        cuts = [(block, pieces(block.start, block.stop, piece_bytes=piece_bytes)) for block in blocks]
+        fetched = _Stage(pieces_left=sum(len(ranges) for _, ranges in cuts))
         with self._changed:
             self._fetched[stage] = fetched
             self._changed.notify_all()
-        for buffer, start, stop in cuts:
-            if not self._admit(stage, fetched, stop - start):
-                return False
-            self._pool.submit(self._read, fetched, buffer, start, stop)
+        for block, ranges in cuts:
+            for start, stop in ranges:
+                if not self._admit(stage, fetched, stop - start):
+                    return False
+                if start == block.start:  # not before there is room: pinned memory is taken at once
+                    fetched.buffers.append(BlockBuffer(block, pinned=self._stream is not None))
+                self._pool.submit(self._read, fetched, fetched.buffers[-1], start, stop)
         return True
 
     def _is_over(self) -> bool:
