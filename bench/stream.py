@@ -2,7 +2,7 @@
 
 A loopback Hub with limited bandwidth serves a random Llama of about 1 GB in shards. Each side runs in a
 process of its own; the clock starts when its imports are done and ends with the sink masses. Usage:
-python -m bench.stream [--megabytes-per-second 60] [--prompts 20]
+python -m bench.stream [--megabytes-per-second 60 120] [--prompts 20]
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -151,9 +152,10 @@ def in_process(side: str, hub: Any, repo: str, *, prompts: int, folder: Path) ->
 
 
 def main() -> None:
-    """Print the table: time, bytes, requests and memory of both sides, and memory against depth."""
+    """Print the tables: time, bytes, requests and memory of both sides, and memory against depth."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes-per-second", type=float, default=60)
+    parser.add_argument("--megabytes-per-second", type=float, nargs="*", default=[60, 120])
+    parser.add_argument("--depth-rounds", type=int, default=3)
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--child", choices=["today", "zoo"])
     parser.add_argument("--repo")
@@ -164,50 +166,78 @@ def main() -> None:
         child(options.child, options.repo, options.revision, options.prompts, options.folder)
         return
     with tempfile.TemporaryDirectory() as folder:
-        report(Path(folder), bandwidth=options.megabytes_per_second * 1e6, prompts=options.prompts)
+        report(
+            Path(folder),
+            bandwidths=[each * 1e6 for each in options.megabytes_per_second],
+            prompts=options.prompts,
+            depth_rounds=options.depth_rounds,
+        )
 
 
-def report(folder: Path, *, bandwidth: float, prompts: int) -> None:
+def report(folder: Path, *, bandwidths: list[float], prompts: int, depth_rounds: int) -> None:
     """Serve the checkpoints and print what both sides need of them."""
     from tests.hub_server import HubServer
 
-    with HubServer(bytes_per_second=bandwidth) as hub:
+    with HubServer() as hub:
         layer_bytes = 0
         for layers in LAYER_COUNTS:
             layer_bytes = make_checkpoint(folder / str(layers), layers=layers)
             serve(hub, f"bench/llama-{layers}", folder / str(layers))
-        repo = f"bench/llama-{LAYER_COUNTS[1]}"
         stored = sum(path.stat().st_size for path in (folder / str(LAYER_COUNTS[1])).glob("*.safetensors"))
-        print(
-            f"{stored / 1e6:.0f} MB in shards, {bandwidth / 1e6:.0f} MB/s, {prompts} prompts, "
-            f"{os.cpu_count()} cores"
-        )
-        print(f"{'':<12}{'seconds':>9}{'process':>9}{'MB':>8}{'requests':>10}{'peak MB':>9}{'mass':>10}")
-        where = folder / str(LAYER_COUNTS[1])
-        sides = {
-            side: in_process(side, hub, repo, prompts=prompts, folder=where) for side in ("today", "zoo")
-        }
-        for side, row in sides.items():
-            print(_line(side, row))
+        print(f"{stored / 1e6:.0f} MB in shards, {prompts} prompts, {os.cpu_count()} cores")
+        print(f"{'':<16}{'seconds':>9}{'process':>9}{'MB':>8}{'requests':>10}{'peak MB':>9}{'mass':>10}")
+
+        def row(side: str, layers: int, name: str) -> dict[str, Any]:
+            where, repo = folder / str(layers), f"bench/llama-{layers}"
+            numbers = in_process(side, hub, repo, prompts=prompts, folder=where)
+            print(_line(name, numbers), flush=True)
+            return numbers
+
+        times = []
+        for bandwidth in bandwidths:
+            hub.bucket.bytes_per_second = bandwidth
+            speed = f"{bandwidth / 1e6:.0f} MB/s"
+            times.append([row(side, LAYER_COUNTS[1], f"{speed} {side}") for side in ("today", "zoo")])
         hub.bucket.bytes_per_second = None
-        depths = {
-            layers: in_process(
-                "zoo", hub, f"bench/llama-{layers}", prompts=prompts, folder=folder / str(layers)
-            )
+        shallow, deep = (
+            [row("zoo", layers, f"{layers} layers") for _ in range(depth_rounds)]
             for layers in LAYER_COUNTS[::2]
-        }
-        for layers, row in depths.items():
-            print(_line(f"{layers} layers", row))
-    here, there = sides["zoo"], sides["today"]
-    ideal = here["sent"] / bandwidth
+        )
+    if times:
+        _print_times(times, bandwidths, stored_bytes=stored, layer_bytes=layer_bytes)
+    if depth_rounds:
+        medians = [statistics.median(one["peak"] for one in rows) for rows in (shallow, deep)]
+        name = f"peak, {LAYER_COUNTS[2]} against {LAYER_COUNTS[0]} layers"
+        print(f"{name:<40}{medians[1] / medians[0]:>10.2f}   (at most 1.05; medians of {depth_rounds})")
+
+
+def _print_times(
+    times: list[list[dict[str, Any]]], bandwidths: list[float], *, stored_bytes: int, layer_bytes: int
+) -> None:
     limit = WINDOW_BYTES + 3 * layer_bytes + 400e6
-    print(f"wall / (bytes needed / bandwidth)   {here['seconds'] / ideal:.2f}   (at most 1.15)")
-    print(f"wall / today's                      {here['seconds'] / there['seconds']:.2f}   (at most 0.6)")
-    print(f"bytes fetched / checkpoint          {here['sent'] / stored:.2f}")
-    print(f"peak memory / limit                 {here['peak'] / limit:.2f}   ({limit / 1e6:.0f} MB)")
-    deep = depths[LAYER_COUNTS[2]]["peak"] / depths[LAYER_COUNTS[0]]["peak"]
-    print(f"peak, {LAYER_COUNTS[2]} against {LAYER_COUNTS[0]} layers         {deep:.2f}   (at most 1.05)")
-    print(f"masses agree to                     {abs(here['mass'] - there['mass']):.1e}")
+    ideals = [zoo["sent"] / bandwidth for (_, zoo), bandwidth in zip(times, bandwidths, strict=True)]
+    columns = {
+        "MB/s": [bandwidth / 1e6 for bandwidth in bandwidths],
+        "wall / (bytes needed / bandwidth)": [
+            zoo["seconds"] / ideal for (_, zoo), ideal in zip(times, ideals, strict=True)
+        ],
+        "wall / today's": [zoo["seconds"] / today["seconds"] for today, zoo in times],
+        "(bytes needed / bandwidth) / today's": [
+            ideal / today["seconds"] for (today, _), ideal in zip(times, ideals, strict=True)
+        ],
+        "bytes fetched / checkpoint": [zoo["sent"] / stored_bytes for _, zoo in times],
+        "peak memory / limit": [zoo["peak"] / limit for _, zoo in times],
+    }
+    aims = {
+        "wall / (bytes needed / bandwidth)": "at most 1.15",
+        "wall / today's": "at most 0.6",
+        "peak memory / limit": f"{limit / 1e6:.0f} MB",
+    }
+    for name, values in columns.items():
+        aim = f"   ({aims[name]})" if name in aims else ""
+        print(f"{name:<40}{''.join(f'{value:>10.2f}' for value in values)}{aim}")
+    apart = max(abs(zoo["mass"] - today["mass"]) for today, zoo in times)
+    print(f"{'masses agree to':<40}{apart:>10.1e}")
 
 
 def serve(hub: Any, repo: str, folder: Path) -> None:
@@ -222,7 +252,7 @@ def serve(hub: Any, repo: str, folder: Path) -> None:
 
 def _line(name: str, row: dict[str, Any]) -> str:
     return (
-        f"{name:<12}{row['seconds']:>9.1f}{row['process']:>9.1f}{row['sent'] / 1e6:>8.0f}"
+        f"{name:<16}{row['seconds']:>9.1f}{row['process']:>9.1f}{row['sent'] / 1e6:>8.0f}"
         f"{row['requests']:>10}{row['peak'] / 1e6:>9.0f}{row['mass']:>10.4f}"
     )
 
