@@ -42,5 +42,5 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo
-	$(PIP) -e ".[demo,dev]"
+	$(PIP) -e ".[cluster,demo,dev]"
 	@touch $@
