@@ -29,6 +29,8 @@ IMPORTS: dict[str, set[str]] = {
     "catalog/store.py": {"catalog.files", "catalog.rows", "catalog.verification", "pyarrow"},
     "catalog/verification.py": {"catalog.files", "catalog.schemas", "pyarrow"},
     "jobs/__init__.py": set(),
+    "jobs/job.py": {"zoo.cli", "zoo.cli_output"},
+    "jobs/screen.py": {"jobs.job"},
     "zoo/__init__.py": {"zoo.measure"},
     "zoo/agreement.py": {"numpy"},
     "zoo/architecture.py": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import click
@@ -42,14 +42,15 @@ for command in (screen, rank, show, sql, plot, compare, panel, calibrate, pair, 
     cli.add_command(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
+def main(arguments: Sequence[str] | None = None, *, on_end: Callable[..., None] | None = None) -> NoReturn:
     """Runs a command and exits; the one place where errors become a line and an exit code.
 
+    ``on_end`` is given to the command, which calls it with what it knows of its run when it ends.
     SIGTERM, by which a cluster ends a job, ends a command as Ctrl-C does.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        code = cli.main(arguments, prog_name="zoo", standalone_mode=False)
+        code = cli.main(arguments, prog_name="zoo", standalone_mode=False, obj=on_end)
     except click.ClickException as error:
         error.show()
         code = error.exit_code

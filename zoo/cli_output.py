@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from zoo.tables import ABSENT, Format, format_rows, format_table, printable, sec
 if TYPE_CHECKING:
     from catalog.query import QueryResult
     from catalog.store import Catalog, Recorded
-    from zoo.records import Candidate, MeasurementSpec, Plan
+    from zoo.records import Candidate, MeasurementSpec, Plan, Refusal
     from zoo.reports import ScreenSummary
     from zoo.sources import Found
 
@@ -97,6 +98,35 @@ def say_summary(summary: ScreenSummary, *, catalog_uri: str) -> None:
         say(f"{ended} in {seconds_text(summary.elapsed_seconds)}, kept in {catalog_uri}.")
     if before := len(summary.already_measured) + len(summary.failed_before):
         say(f"{before} already in {catalog_uri} and not measured again; --force does.")
+
+
+def say_end(summaries: Sequence[ScreenSummary], *, refusals: Sequence[Refusal], catalog_uri: str) -> None:
+    """The end of a run as a block for a log: counts with reasons, the time, the rows, and how to go on."""
+    failed = [report.reason for each in summaries for report in (*each.failed, *each.failed_before)]
+    left = sum(len(each.not_ended) for each in summaries)
+    again = left + sum(each.transient for each in refusals)
+    again += sum(report.transient for each in summaries for report in each.failed)
+    block = {
+        "measured": str(sum(len(each.measured) for each in summaries)),
+        "before": str(sum(len(each.already_measured) for each in summaries)),
+        "failed": _by_reason(failed),
+        "refused": _by_reason([each.reason for each in refusals]),
+        "not ended": str(left),
+        "time": seconds_text(sum(each.elapsed_seconds for each in summaries)),
+        "catalog": catalog_uri,
+        "to go on": f"the same command tries {again} of them again"
+        if again
+        else "the same command measures what is new; zoo rank shows the ranking",
+    }
+    say("Summary")
+    for name, text in block.items():
+        say(f"  {name:<10}{text}")
+
+
+def _by_reason(reasons: Sequence[str]) -> str:
+    """A count, and the counts by reason, the most frequent first."""
+    counts = Counter(reasons).most_common()
+    return str(len(reasons)) + (f" ({', '.join(f'{reason} {n}' for reason, n in counts)})" if counts else "")
 
 
 def say_refusals(found: Found, plan: Plan | None) -> None:

@@ -195,6 +195,8 @@ def screen(
         print_rankings(candidates, catalog=catalog, specs=specs[: len(summaries)], format=format)
     for summary in summaries:
         say_summary(summary, catalog_uri=catalog_uri)
+    if context.obj is not None:
+        context.obj(summaries, refusals=found.refusals, catalog_uri=catalog_uri)
     if summaries[-1].interrupted:
         context.exit(INTERRUPTED)
     if any(each.failed or each.failed_before for each in summaries) or any(

@@ -1,0 +1,102 @@
+"""Jobs on a real Ray head with its job server and token authentication."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray_nodes
+from checkpoints_on_disk import save_checkpoint
+from ray_nodes import Head
+
+LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    with ray_nodes.head("--num-cpus=2", "--num-gpus=1") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One model that can be measured."""
+    folder = tmp_path_factory.mktemp("models")
+    save_checkpoint(folder / "tiny" / "good")
+    return folder
+
+
+def submit(head: Head, *entry: str, **changes: str | None) -> tuple[int, str, str]:
+    """The exit code and output of a submission that waits for the job's end, and the job's status."""
+    done = head.run(
+        "ray", "job", "submit", "--address", head.job_server, "--working-dir", ".", "--log-color=false",
+        "--", *entry, **changes,
+    )  # fmt: skip
+    job = re.search(r"raysubmit_\w+", done.stdout + done.stderr)
+    if job is None:
+        return done.returncode, done.stdout + done.stderr, "not submitted"
+    status = head.run("ray", "job", "status", "--address", head.job_server, "--log-color=false", job[0])
+    found = re.search(r"Job '\w+' (\w+)|Status for job '\w+': (\w+)", status.stdout + status.stderr)
+    assert found is not None, status.stdout + status.stderr
+    return done.returncode, done.stdout, (found[1] or found[2]).upper()
+
+
+def timed(log: str) -> str:
+    """The lines of a log that begin with a time, without it."""
+    return "\n".join(line.split(" ", 1)[1] for line in log.splitlines() if LOG_LINE.match(line))
+
+
+def screen(models: Path, catalog: Path) -> list[str]:
+    return f"python -m jobs.screen --source {models} --catalog {catalog} --prompts 10".split()
+
+
+def test_a_job_with_a_failed_model_fails_with_code_3_and_says_why_in_its_summary(
+    head: Head, tmp_path: Path
+) -> None:
+    bad = tmp_path / "models" / "tiny" / "bad"
+    bad.mkdir(parents=True)
+    (bad / "config.json").write_text("{}")
+    code, log, status = submit(head, *screen(tmp_path / "models", tmp_path / "catalog"))
+    assert (code, status) == (1, "FAILED")
+    assert "failed with exit code 3" in log
+    said = timed(log)
+    assert "Measuring 1 model: 1 GPU and 2 CPUs a model" in said
+    assert re.search(r"Summary\n +measured +0\n +before +0\n +failed +1 \(unknown_architecture 1\)\n", said)
+    assert f"catalog   {tmp_path / 'catalog'}" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"RAY_AUTH_TOKEN": "another-token-than-the-clusters"}, {"RAY_AUTH_MODE": None, "HOME": "/nonexistent"}],
+)
+def test_without_the_token_nothing_is_submitted(head: Head, changes: dict[str, str | None]) -> None:
+    code, said, status = submit(head, "true", **changes)
+    assert (code, status) == (1, "not submitted")
+    assert "authentication token" in said
+
+
+@pytest.mark.slow
+def test_a_job_whose_models_are_all_measured_succeeds(head: Head, models: Path, tmp_path: Path) -> None:
+    code, log, status = submit(head, *screen(models, tmp_path / "catalog"))
+    assert (code, status) == (0, "SUCCEEDED"), log
+    assert re.search(r"tiny/good: Sink Strength -?\d+\.\d\d, ", timed(log))
+    assert re.search(r"(?m)^ +1 +tiny/good ", log)
+    code, log, status = submit(head, *screen(models, tmp_path / "catalog"))
+    assert (code, status) == (0, "SUCCEEDED"), log
+    assert re.search(r"measured +0\n +before +1\n", timed(log))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["option", "variable"])
+def test_the_command_line_runs_on_a_cluster_with_a_token(
+    head: Head, models: Path, tmp_path: Path, by: str
+) -> None:
+    command = ["-c", "from zoo.cli import main; main()", *screen(models, tmp_path / "catalog")[2:]]
+    command[2] = "screen"
+    option = ["--address", head.address] if by == "option" else []
+    done = head.run("python", *command, *option, RAY_ADDRESS=None if option else head.address)
+    assert done.returncode == 0, done.stderr
+    assert "1 GPU and 2 CPUs a model" in done.stderr
+    assert "1 measured, 0 failed" in done.stderr
