@@ -99,7 +99,7 @@ def test_the_head_starts_a_worker_and_a_job_measures_on_it(
         assert token.read_text() == ray_nodes.TOKEN
         assert token.stat().st_mode & 0o777 == 0o600
         assert (nodes / ip / ".hf_token").stat().st_mode & 0o777 == 0o600
-        assert (nodes / ip / "zoo" / "zoo" / "screen.py").exists()
+        assert (nodes / ip / "zoo-sources" / "zoo" / "screen.py").exists()
     save_checkpoint(tmp_path / "models" / "tiny" / "good")
     job = head.run(
         "ray", "job", "submit", "--address", head.job_server, "--working-dir", ".", "--",

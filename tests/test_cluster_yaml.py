@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +90,17 @@ def test_every_start_command_asks_for_the_token_and_no_dashboard_listens_to_the_
     assert all("RAY_AUTH_MODE=token" in line and "HF_TOKEN_PATH=" in line for line in starts)
     assert "--dashboard-host=127.0.0.1" in starts[0]
     assert "--num-cpus=0" in starts[0]
+
+
+def test_a_worker_whose_torch_finds_no_gpu_is_refused_while_it_is_set_up() -> None:
+    import torch
+
+    (check,) = config()["worker_setup_commands"]
+    here = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", check], env=here, text=True, capture_output=True, check=False)
+    finds_one = torch.cuda.is_available()
+    assert (done.returncode == 0) is finds_one
+    assert (f"torch {torch.__version__} finds no GPU" in done.stderr) is not finds_one
 
 
 def test_every_file_of_the_package_is_copied_to_the_nodes() -> None:
