@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,3 +101,51 @@ def test_the_command_line_runs_on_a_cluster_with_a_token(
     assert done.returncode == 0, done.stderr
     assert "1 GPU and 2 CPUs a model" in done.stderr
     assert "1 measured, 0 failed" in done.stderr
+
+
+def zoo_screen(head: Head, models: Path, catalog: Path, **changes: str | None) -> tuple[int, str, float]:
+    """The exit code, last line and seconds of a command line that asks for this cluster."""
+    command = ["-c", "from zoo.cli import main; main()", "screen", *screen(models, catalog)[3:]]
+    started = time.monotonic()
+    done = head.run("python", *command, **{"RAY_ADDRESS": head.address, **changes})
+    return done.returncode, done.stderr.splitlines()[-1], time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"RAY_AUTH_TOKEN": "another-token-than-the-clusters"},
+        {"RAY_AUTH_MODE": None, "HOME": "/nonexistent"},
+        {"HOME": "/nonexistent"},
+    ],
+)
+def test_without_the_token_a_run_ends_with_one_line_at_once(
+    head: Head, models: Path, tmp_path: Path, changes: dict[str, str | None]
+) -> None:
+    code, line, seconds = zoo_screen(head, models, tmp_path / "catalog", **changes)
+    assert code == 1
+    assert line.startswith(f"Error: the Ray cluster at {head.address} was given no token or another")
+    assert seconds < 15
+
+
+def test_a_job_server_is_no_address_of_a_cluster(head: Head, models: Path, tmp_path: Path) -> None:
+    code, line, _ = zoo_screen(head, models, tmp_path / "catalog", RAY_ADDRESS=head.job_server)
+    assert code == 1
+    assert line.startswith(f"Error: {head.job_server} is the address of a job server")
+
+
+@pytest.mark.slow
+def test_a_stopped_job_ends_with_its_summary(head: Head, models: Path, tmp_path: Path) -> None:
+    """256 prompts, so that it still runs when it is stopped."""
+    at = ["--address", head.job_server]
+    entry = screen(models, tmp_path / "catalog")[:-2]
+    said = head.run("ray", "job", "submit", *at, "--no-wait", "--working-dir", ".", "--", *entry).stdout
+    job = re.search(r"raysubmit_\w+", said)
+    assert job is not None, said
+    give_up = time.monotonic() + 60
+    while "Measuring 1 model" not in head.run("ray", "job", "logs", *at, job[0]).stdout:
+        assert time.monotonic() < give_up
+    assert head.run("ray", "job", "stop", *at, job[0]).returncode == 0
+    log = timed(head.run("ray", "job", "logs", *at, job[0]).stdout)
+    assert "Stopped: 0 measured, 0 failed" in log
+    assert re.search(r"Summary\n +measured +0\n(.*\n)+ +not ended +1\n", log)

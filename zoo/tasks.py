@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import time
 import warnings
@@ -29,6 +30,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 import ray
 import ray._private.state
 import ray.exceptions
+from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 MeasureFunction = Callable[..., Outcome]
@@ -47,18 +49,28 @@ MANY_NODES = 10_000
 def connected(address: str | None) -> Iterator[None]:
     """Ray for the time of a block; one that is connected already is used and left as it is.
 
-    Raises ``ClusterError`` when there is no Ray at ``address``, or none can be started here.
+    Raises ``ClusterError`` when there is no Ray at ``address``, when it asks for another token, or
+    when none can be started here. A handler of SIGTERM stays the one that it was.
     """
     if ray.is_initialized():
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(address=address, **quiet)
+        if callable(on_sigterm):
+            signal.signal(signal.SIGTERM, on_sigterm)
+    except ray.exceptions.AuthenticationError as error:
+        raise ClusterError(
+            f"the Ray cluster at {address} was given no token or another than its own; set "
+            "RAY_AUTH_MODE=token and put its token into ~/.ray/auth_token, or name the token's file in "
+            "RAY_AUTH_TOKEN_PATH"
+        ) from error
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
         raise ClusterError(_no_cluster(address, error)) from error
     try:
@@ -68,10 +80,21 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _knock(address: str | None) -> None:
-    """Raises ``OSError`` where nobody listens, for which Ray itself would try for minutes."""
-    host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
+    """Raises at once where Ray itself would try on: ``OSError`` where nobody listens, for minutes, and
+    ``AuthenticationError`` for the wrong token, for 20 s, after which it names no reason.
+    """
+    scheme, _, place = (address or "").rpartition("://")
+    host, colon, port = place.rpartition(":")
+    if scheme.startswith("http"):
+        raise ClusterError(
+            f"{address} is the address of a job server, which takes whole runs: "
+            f"ray job submit --address {address} --working-dir . -- python -m jobs.screen ..."
+        )
     if colon and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        if not scheme:
+            ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one the next line aborts
+            ray._raylet.GcsClient(address=place)
 
 
 def node_resources() -> list[Mapping[str, float]]:
