@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -45,17 +44,7 @@ def run(command: str, arguments: Sequence[str] | None = None) -> NoReturn:
     """
     os.environ.setdefault("RAY_ADDRESS", "auto")
     sys.stderr = TimedLines(sys.stderr)
-    _stop_as_ctrl_c()
     from zoo.cli import main
     from zoo.cli_output import say_end
 
     main([command, *(sys.argv[1:] if arguments is None else arguments)], on_end=say_end)
-
-
-def _stop_as_ctrl_c() -> None:
-    """Makes SIGTERM, which ``ray job stop`` sends, a KeyboardInterrupt."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
