@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -63,7 +64,7 @@ def connected(address: str | None) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(address=address, **quiet)
-        if callable(on_sigterm):
+        if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_sigterm)
     except ray.exceptions.AuthenticationError as error:
         raise ClusterError(
