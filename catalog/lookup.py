@@ -82,6 +82,12 @@ def rank_rows(catalog: Catalog, spec_id: str | None = None) -> Ranking:
     )
 
 
+def ranked_places(catalog: Catalog, spec_id: str) -> QueryResult:
+    """The view ``ranking`` for a spec, without what makes its places doubtful; it may be empty."""
+    sql = "SELECT * FROM ranking WHERE spec_id = ? ORDER BY rank, model_id"
+    return run_query(catalog, sql, parameters=[spec_id])
+
+
 def model_details(
     catalog: Catalog, model_id: str, *, revision: str | None = None, spec_id: str | None = None
 ) -> ModelDetails:

@@ -38,17 +38,19 @@ VIEWS = (
     "weak_heads",
     "specs",
     "models",
+    "scans",
     "panel",
     "calibrations",
     "predictions",
 )
 """The views in the order in which they stand on each other."""
 
-# Outcomes first: whatever they name was written before them, so that it is in the later listings.
+# Outcomes and scans first: whatever they name was written before them, so that it is in the later listings.
 _BASE_TABLES = {
     "outcomes": "outcome_files",
     "heads": "head_files",
     "sweep": "sweep_files",
+    "scans": "scan_files",
     "models": "model_files",
     "calibrations": "calibration_files",
 }

@@ -156,11 +156,24 @@ MODELS = pa.schema(
     ]
 )
 
+SCANS = pa.schema(
+    [
+        ("scanned_at", _TIME),
+        ("kind", pa.string()),
+        ("query", pa.string()),
+        ("search", pa.string()),
+        ("profile", pa.string()),
+        ("spec_ids", pa.list_(pa.field("element", pa.string()))),
+        ("watermark", _TIME),
+    ]
+)
+
 SCHEMAS: Mapping[str, pa.Schema] = {
     "outcomes": OUTCOMES,
     "heads": HEADS,
     "sweep": SWEEP,
     "models": MODELS,
+    "scans": SCANS,
     "calibrations": CALIBRATIONS,
 }
 """The schema of each table, by the name of its folder."""

@@ -28,6 +28,7 @@ IMPORTS: dict[str, set[str]] = {
     "catalog/schemas.py": {"catalog.calibration_schema", "pyarrow"},
     "catalog/store.py": {"catalog.files", "catalog.rows", "catalog.verification", "pyarrow"},
     "catalog/verification.py": {"catalog.files", "catalog.schemas", "pyarrow"},
+    "catalog/watermarks.py": {"catalog.query", "catalog.store"},
     "jobs/__init__.py": set(),
     "jobs/job.py": {"zoo.cli", "zoo.cli_output"},
     "jobs/screen.py": {"jobs.job"},
@@ -73,6 +74,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.panel",
         "zoo.prediction",
     },
+    "zoo/changes.py": {"zoo.hub", "zoo.listing"},
     "zoo/checkpoints.py": set(),
     "zoo/cli.py": {
         "click",
@@ -137,6 +139,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.hub",
         "zoo.listing",
         "zoo.plan",
+        "zoo.searches",
         "zoo.tables",
     },
     "zoo/cli_named.py": {
@@ -193,6 +196,7 @@ IMPORTS: dict[str, set[str]] = {
         "catalog.store",
         "click",
         "rich",
+        "zoo.changes",
         "zoo.cli_catalog",
         "zoo.cli_hub",
         "zoo.cli_output",
@@ -329,6 +333,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.tasks",
         "zoo.timelimits",
     },
+    "zoo/searches.py": {"zoo.filters", "zoo.listing"},
     "zoo/sensitivity.py": {"numpy", "zoo.strength"},
     "zoo/sensitivity_pages.py": {
         "catalog.query",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from zoo.hub import Hub
     from zoo.listing import Sort
     from zoo.records import Architecture, Plan
+    from zoo.searches import Search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,21 @@ class HubChoice:
             or self.min_downloads
             or self.license
             or (self.params and not self.names_models)
+        )
+
+    @property
+    def search(self) -> Search | None:
+        """What is searched for, in whatever order; ``None`` where models are named."""
+        from zoo.searches import Search
+
+        if self.names_models:
+            return None
+        return Search(
+            filter=self.filter_text,
+            params=self.params,
+            author=self.author,
+            license=self.license,
+            min_downloads=self.min_downloads,
         )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -151,6 +152,7 @@ def screen(
     rate = parse_bandwidth(bandwidth)
     formats: tuple[PromptFormat, ...] = ("auto", "plain") if prompt_format == "both" else (prompt_format,)
     specs = [make_spec(prompt_count=prompt_count, prompt_format=each) for each in formats]
+    started = datetime.now(UTC)
     plan = _hub_plan(choice, limit=limit, console=console) if source is None else None
     found = _found(source, plan)
     candidates = found.candidates[:limit]
@@ -169,7 +171,7 @@ def screen(
 
     catalog = open_catalog(catalog_uri, create=True) if candidates or plan else None
     if plan is not None and catalog is not None:
-        _keep(plan, choice, catalog=catalog)
+        _keep(plan, choice, catalog=catalog, specs=specs, started=started)
     say_refusals(found, plan)
     if not candidates or catalog is None:
         place = source or "the Hub"
@@ -230,12 +232,27 @@ def _found(source: str | None, plan: Plan | None) -> Found:
     return Found(candidates=tuple(each.candidate for each in plan.models), refusals=plan.refusals)
 
 
-def _keep(plan: Plan, choice: HubChoice, *, catalog: Catalog) -> None:
-    """Keeps what a search saw."""
-    from catalog.scans import record_scan
+def _keep(
+    plan: Plan,
+    choice: HubChoice,
+    *,
+    catalog: Catalog,
+    specs: Sequence[MeasurementSpec],
+    started: datetime,
+) -> None:
+    """Keeps what a search saw, and how far it saw for the rescans that go on from there."""
+    from catalog.scans import ScanFacts, record_scan, seen_until
+    from zoo.changes import newest_time
     from zoo.plan import scan_rows
 
-    record_scan(catalog, scan_rows(plan), query=choice.text)
+    facts = ScanFacts()
+    if (search := choice.search) is not None and (newest := newest_time(plan.listed)) is not None:
+        elapsed = (datetime.now(UTC) - started).total_seconds()
+        watermark = seen_until(newest, started=started, elapsed_seconds=elapsed)
+        facts = ScanFacts(
+            search=search.key, spec_ids=tuple(spec.spec_id for spec in specs), watermark=watermark
+        )
+    record_scan(catalog, scan_rows(plan), query=choice.text, facts=facts)
 
 
 def _recorded(catalog_uri: str, specs: Sequence[MeasurementSpec]) -> Mapping[tuple[str, str], Recorded]:
