@@ -61,6 +61,7 @@ IMPORTS: dict[str, set[str]] = {
     },
     "zoo/batches.py": {"numpy", "torch"},
     "zoo/board.py": set(),
+    "zoo/budget.py": set(),
     "zoo/buffers.py": {"torch", "zoo.spans"},
     "zoo/calibration.py": {
         "catalog.calibrations",
@@ -290,7 +291,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/panel.py": set(),
     "zoo/pictures.py": {"matplotlib"},
     "zoo/placement.py": {"torch"},
-    "zoo/plan.py": {"zoo.filters", "zoo.hub", "zoo.listing", "zoo.preflight"},
+    "zoo/plan.py": {"zoo.budget", "zoo.filters", "zoo.hub", "zoo.listing", "zoo.preflight"},
     "zoo/plan_text.py": {"zoo.plan", "zoo.tables"},
     "zoo/plots.py": {"matplotlib", "numpy", "zoo.pictures"},
     "zoo/prediction.py": {"zoo.degradation", "zoo.pairs", "zoo.panel", "zoo.predictors"},

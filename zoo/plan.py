@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zoo.budget import Budget
 from zoo.errors import ModelError, SourceError
 from zoo.filters import ParameterRange
 from zoo.hub import Hub
@@ -49,26 +50,32 @@ def make_plan(
     describe: Describe,
     params: ParameterRange | None = None,
     limit: int | None = None,
+    budget: Budget | None = None,
     report: Report = lambda line: None,
 ) -> Plan:
     """The plan for these repositories in their order; repositories past the limit are left out unasked.
+
+    So are, with a ``budget``, those that do not fit in it and those behind a whole batch of such.
 
     Raises:
         SourceError: the Hub cannot be asked at all.
     """
     look = _look(hub, describe=describe, params=params)
+    budget = budget or Budget()
     planned: dict[str, PlannedModel] = {}
     aliases: dict[str, str] = {}
     refusals: list[Refusal] = []
     asked = 0
     with _asking(hub) as pool:
-        while asked < len(targets) and (limit is None or len(planned) < limit):
+        while asked < len(targets) and (limit is None or len(planned) < limit) and not budget.is_used_up:
+            budget.begin_batch()
             batch = targets[asked : asked + 2 * WORKERS]
             for verdict in pool.map(look, batch):
                 if limit is not None and len(planned) >= limit:
                     break
                 asked += 1
-                _file(verdict, planned, aliases, refusals)
+                if isinstance(verdict, Refusal) or verdict.identity in planned or budget.takes(verdict):
+                    _file(verdict, planned, aliases, refusals)
             report(f"looking at repositories: {asked} of {len(targets)} seen, {len(planned)} to be measured")
     models = tuple(_with_aliases(model, aliases) for model in planned.values())
     return Plan(
@@ -76,7 +83,7 @@ def make_plan(
         refusals=tuple(refusals),
         listed=tuple(target.listing for target in targets if target.listing is not None),
         aliases=aliases,
-        left_out=tuple(target.model_id for target in targets[asked:]),
+        left_out=(*budget.left_out, *(target.model_id for target in targets[asked:])),
         has_token=hub.has_token,
     )
 
@@ -214,7 +221,8 @@ def scan_rows(plan: Plan, *, source: str = "hub") -> list[dict[str, Any]]:
     for refusal in plan.refusals:
         known = listed.get(refusal.model_id, Listing(model_id=refusal.model_id))
         said = {"reason": refusal.reason, "message": refusal.message}
-        rows.append(_row(known, source=source, revision=refusal.revision, verdict="refused") | said)
+        pinned = refusal.revision or known.revision
+        rows.append(_row(known, source=source, revision=pinned, verdict="refused") | said)
     for model_id in plan.left_out:
         known = listed.get(model_id, Listing(model_id=model_id))
         rows.append(_row(known, source=source, revision=known.revision, verdict="left_out"))
