@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import tests.hub_settings  # noqa: F401
 from catalog.store import Catalog, open_catalog
 from tests.factories import make_failure, make_measurement
+from zoo.cli import main
 from zoo.records import Candidate
 from zoo.tokenizer import load_tokenizer
 
@@ -62,3 +64,22 @@ def catalog(empty: Catalog) -> Catalog:
         empty.commit(make_measurement(f"org/m{number}", seed=number, sink_strength=strength))
     empty.commit(make_failure("org/broken"))
     return empty
+
+
+@pytest.fixture
+def run(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs zoo in this process against the module's ``hub``: exit code, standard output, standard error."""
+    monkeypatch.setenv("HF_ENDPOINT", request.getfixturevalue("hub").url)
+    monkeypatch.setenv("ZOO_CATALOG", str(tmp_path / "catalog"))
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(list(arguments))
+        return int(caught.value.code or 0), *capsys.readouterr()
+
+    return run

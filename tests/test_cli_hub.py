@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from catalog.scans import record_scan
 from catalog.store import open_catalog
 from tests.hub_models import write_model
 from tests.hub_server import HubServer
-from zoo.cli import main
 from zoo.cli_hub import hub_choice, hub_options, parse_bandwidth
 from zoo.errors import SourceError
 from zoo.measure import measure_path
@@ -35,7 +34,9 @@ TOKEN = "hf_canary_4711"
 ZOO = [sys.executable, "-W", "error", "-c", "from zoo.cli import main; main()"]
 
 
-def zoo(*arguments: str, endpoint: str, home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def zoo(
+    *arguments: str, endpoint: str, home: Path, command: Sequence[str] = ZOO, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs zoo as a user does, with everything it writes below ``home``."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "RAY_"))}
     own = {
@@ -43,30 +44,14 @@ def zoo(*arguments: str, endpoint: str, home: Path, **environment: str) -> subpr
         "HF_HOME": str(home / "hf"),
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "ZOO_CATALOG": str(home / "catalog"),
-        "PYTHONPATH": os.getcwd(),
+        "PYTHONPATH": str(Path(__file__).parent.parent),
     }
     return subprocess.run(
-        [*ZOO, *arguments], capture_output=True, text=True, timeout=250, env=kept | own | environment
+        [*command, *arguments], capture_output=True, text=True, timeout=250, env=kept | own | environment
     )
 
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """Runs zoo in this process against the Hub: exit code, standard output, standard error."""
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    monkeypatch.setenv("ZOO_CATALOG", str(tmp_path / "catalog"))
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(list(arguments))
-        return int(caught.value.code or 0), *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture(scope="module")

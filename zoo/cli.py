@@ -14,6 +14,7 @@ from zoo.cli_degradation import calibrate, pair, track
 from zoo.cli_diagnosis import compare, plot
 from zoo.cli_panel import panel
 from zoo.cli_published import check_published
+from zoo.cli_rescan import rescan
 from zoo.cli_screen import INTERRUPTED, screen
 from zoo.errors import ZooError
 from zoo.tables import printable
@@ -38,7 +39,20 @@ def cli() -> None:
     """
 
 
-for command in (screen, rank, show, sql, plot, compare, panel, calibrate, pair, track, check_published):
+for command in (
+    screen,
+    rescan,
+    rank,
+    show,
+    sql,
+    plot,
+    compare,
+    panel,
+    calibrate,
+    pair,
+    track,
+    check_published,
+):
     cli.add_command(command)
 
 

@@ -21,6 +21,10 @@ class ClusterError(ZooError):
     """Ray cannot be reached or cannot serve what was asked."""
 
 
+class ProfileError(ZooError):
+    """A file of profiles is missing, malformed, or has no such profile."""
+
+
 class PanelError(ZooError):
     """The panel of known degradations is malformed or too small for what was asked."""
 

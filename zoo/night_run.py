@@ -1,0 +1,93 @@
+"""Measures what a night found, and compares the ranking with the one before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+
+from catalog.lookup import ranked_places
+from catalog.store import Catalog
+from zoo.nights import NightSummary, Place, RankingChanges, compare_rankings, places
+from zoo.profiles import Settings
+from zoo.records import Candidate, MeasurementSpec, RunOptions
+from zoo.reports import ScreenProgress, ScreenSummary
+from zoo.rescan import Night
+
+
+def measure_night(
+    night: Night,
+    *,
+    catalog: Catalog,
+    spec: MeasurementSpec,
+    settings: Settings,
+    address: str | None = None,
+    started: float,
+    progress: Callable[[ScreenProgress], None] = lambda _: None,
+) -> NightSummary:
+    """How the planned models of a night end; ``started`` is the ``monotonic`` second its hours count from.
+
+    Without a planned model no Ray is started. Raises what ``zoo.screen.screen`` raises.
+    """
+    screened, changes = ScreenSummary(), RankingChanges.none()
+    candidates = [model.candidate for model in night.plan.models]
+    if candidates:
+        deadline = started + settings.budget_hours * 3600 if settings.budget_hours else math.inf
+        before = _places(catalog, spec)
+        screened = _screened(
+            candidates,
+            catalog=catalog,
+            spec=spec,
+            settings=settings,
+            address=address,
+            deadline=deadline,
+            progress=progress,
+        )
+        changes = compare_rankings(before, _places(catalog, spec))
+    return NightSummary(
+        night=night,
+        screened=screened,
+        changes=changes,
+        catalog_uri=catalog.uri,
+        elapsed_seconds=monotonic() - started,
+    )
+
+
+def _screened(
+    candidates: list[Candidate],
+    *,
+    catalog: Catalog,
+    spec: MeasurementSpec,
+    settings: Settings,
+    address: str | None,
+    deadline: float,
+    progress: Callable[[ScreenProgress], None],
+) -> ScreenSummary:
+    """The screen of the candidates, ended at the deadline (a ``monotonic`` second)."""
+    from zoo.screen import screen
+
+    def look(seen: ScreenProgress) -> None:
+        progress(seen)
+        if monotonic() > deadline:
+            raise KeyboardInterrupt  # what has ended is kept, as after Ctrl-C
+
+    summary = screen(
+        candidates,
+        catalog=catalog,
+        spec=spec,
+        options=RunOptions(
+            device=settings.device or "auto",
+            dtype=settings.dtype or "auto",
+            load=settings.load or "auto",
+            verify=settings.verify or "parts",
+        ),
+        address=address,
+        gpus_per_model=settings.gpus_per_model,
+        progress=look,
+    )
+    return replace(summary, interrupted=summary.interrupted and monotonic() <= deadline)
+
+
+def _places(catalog: Catalog, spec: MeasurementSpec) -> tuple[Place, ...]:
+    return places(ranked_places(catalog, spec.spec_id))
