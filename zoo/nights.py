@@ -65,15 +65,16 @@ class NightSummary:
     def next_night(self) -> Mapping[str, str]:
         """Why each model that is not settled comes back, by its id: a reason code.
 
-        ``budget`` and ``time`` are tonight's; ``too_large`` is more than any night may fetch; the others are
-        those of refusals and failures of the moment.
+        ``budget`` and ``time`` are tonight's, ``stopped`` is Ctrl-C, ``too_large`` more than any night may
+        fetch; the others are those of refusals and failures of the moment.
         """
         plan = self.night.plan
+        ended_by = "stopped" if self.screened.interrupted else "time"
         return {
             **dict.fromkeys(plan.left_out, "budget"),
             **dict.fromkeys(self.night.too_large, "too_large"),
             **{one.model_id: one.reason for one in plan.refusals if one.transient},
-            **{one.model_id: "time" for one in self.screened.not_ended},
+            **{one.model_id: ended_by for one in self.screened.not_ended},
             **{one.model_id: one.reason for one in self.screened.failed if one.transient},
         }
 
