@@ -147,10 +147,10 @@ def keep(night: Night, *, catalog: Catalog) -> None:
 def choose(changed: Iterable[Listing], seen: Mapping[str, Verdict], done: Done) -> Work:
     """The repositories to look at, of those that changed and of those that were seen before."""
     listed = {one.model_id: one for one in changed}
-    open_ = [one for one in listed.values() if not _is_settled_at(one, seen.get(one.model_id), done)]
+    unsettled = [one for one in listed.values() if not _is_settled_at(one, seen.get(one.model_id), done)]
     again = {
         one.model_id
-        for one in open_
+        for one in unsettled
         if one.model_id in seen and seen[one.model_id].listing.revision == one.revision
     }
     left = [
@@ -160,12 +160,14 @@ def choose(changed: Iterable[Listing], seen: Mapping[str, Verdict], done: Done) 
         if model_id not in listed and not _is_settled(verdict, done)
     ]
     attempts = {model_id: recorded.attempt for (model_id, _), recorded in done.items() if recorded.transient}
-    ordered = sorted([*open_, *left], key=lambda one: promise(one, attempts=attempts.get(one.model_id, 0)))
+    ordered = sorted(
+        [*unsettled, *left], key=lambda one: promise(one, attempts=attempts.get(one.model_id, 0))
+    )
     return Work(
         targets=tuple(Target(model_id=one.model_id, listing=one) for one in ordered),
-        fresh=len(open_) - len(again),
+        fresh=len(unsettled) - len(again),
         backlog=len(left) + len(again),
-        settled=len(listed) - len(open_),
+        settled=len(listed) - len(unsettled),
     )
 
 
