@@ -122,6 +122,16 @@ def test_a_dry_run_shows_the_plan_and_keeps_nothing(hub: HubServer, run: Run, tm
     assert run("sql", "select * from scans", "--format", "json")[1].strip() == "[]"
 
 
+def test_past_its_hours_a_night_starts_nothing_and_the_next_one_goes_on(hub: HubServer, run: Run) -> None:
+    options = ("--since", "2020-01-01", "--budget-hours", "1e-6", "--bandwidth", "1000GB/s")
+    code, text, errors = run(*NIGHT, *options)
+    assert (code, errors) == (0, "")
+    assert "tonight's time       1  alpha/First-7B" in text
+    _, text, errors = run(*NIGHT, "--dry-run")
+    assert "To measure: 1 model" in text
+    assert "0 new or changed, 1 left by earlier nights" in errors
+
+
 def test_a_screen_says_where_the_next_rescan_begins(hub: HubServer, run: Run, tmp_path: Path) -> None:
     hub.add_repo("beta/Gated-7B", write_model(tmp_path / "m"), created_at=NOW, gated="auto")
     hub.repos["alpha/First-7B"].facts["gated"] = "auto"

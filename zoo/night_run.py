@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from time import monotonic
 
 from catalog.lookup import ranked_places
@@ -33,7 +31,6 @@ def measure_night(
     screened, changes = ScreenSummary(), RankingChanges.none()
     candidates = [model.candidate for model in night.plan.models]
     if candidates:
-        deadline = started + settings.budget_hours * 3600 if settings.budget_hours else math.inf
         before = _places(catalog, spec)
         screened = _screened(
             candidates,
@@ -41,7 +38,7 @@ def measure_night(
             spec=spec,
             settings=settings,
             address=address,
-            deadline=deadline,
+            spent_seconds=monotonic() - started,
             progress=progress,
         )
         changes = compare_rankings(before, _places(catalog, spec))
@@ -61,18 +58,17 @@ def _screened(
     spec: MeasurementSpec,
     settings: Settings,
     address: str | None,
-    deadline: float,
+    spent_seconds: float,
     progress: Callable[[ScreenProgress], None],
 ) -> ScreenSummary:
-    """The screen of the candidates, ended at the deadline (a ``monotonic`` second)."""
+    """The screen of the candidates: the most promising first where time is short, else the largest."""
     from zoo.screen import screen
 
-    def look(seen: ScreenProgress) -> None:
-        progress(seen)
-        if monotonic() > deadline:
-            raise KeyboardInterrupt  # what has ended is kept, as after Ctrl-C
-
-    summary = screen(
+    hours = settings.budget_hours
+    seconds = hours * 3600 - spent_seconds if hours else None
+    if seconds is not None and seconds <= 0:  # looking took all of them, so no Ray is started
+        return ScreenSummary(not_ended=tuple(candidates), out_of_time=True)
+    return screen(
         candidates,
         catalog=catalog,
         spec=spec,
@@ -84,9 +80,10 @@ def _screened(
         ),
         address=address,
         gpus_per_model=settings.gpus_per_model,
-        progress=look,
+        stop_after_seconds=seconds,
+        order="given" if hours else "largest",
+        progress=progress,
     )
-    return replace(summary, interrupted=summary.interrupted and monotonic() <= deadline)
 
 
 def _places(catalog: Catalog, spec: MeasurementSpec) -> tuple[Place, ...]:
