@@ -24,7 +24,6 @@ from tests.hub_client import candidate_of
 from tests.hub_faults import FaultPlan
 from tests.hub_models import write_model
 from tests.hub_server import HubServer
-from zoo.measure import measure_path
 from zoo.prompts import make_spec
 
 NOW = datetime.now(UTC)
@@ -75,7 +74,10 @@ def test_a_night_measures_ranks_and_reports_through_the_job(hub: HubServer, tmp_
     finally:
         shutil.rmtree(ray_folder, ignore_errors=True)
     assert result.returncode == 0, result.stderr
-    strength = measure_path(tiny, prompt_count=12).sink_strength
+    catalog = open_catalog(str(tmp_path / "catalog"))
+    ((strength,),) = run_query(
+        catalog, "select sink_strength from outcomes where model_id like 'beta/%'"
+    ).rows
     assert re.search(rf"^ +1  beta/New-7B +{strength:.2f} ", result.stdout, re.MULTILINE)
     assert "1 -> 2  alpha/First-7B  -9.00     others moved" in result.stdout
     assert "gated (1): beta/Gated-7B" in result.stdout
