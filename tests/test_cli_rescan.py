@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import shutil
 import sys
@@ -18,7 +17,6 @@ from test_cli_hub import Run, zoo
 
 from catalog.query import run_query
 from catalog.store import open_catalog
-from jobs.nightly import Stamped
 from tests.factories import make_measurement
 from tests.hub_client import candidate_of
 from tests.hub_faults import FaultPlan
@@ -190,12 +188,3 @@ def test_a_mistake_is_one_line_with_its_remedy(
     exit_code, _, errors = run(*arguments)
     assert exit_code == code, errors
     assert text in errors.splitlines()[-1]
-
-
-def test_a_log_has_the_time_before_every_line_and_nowhere_else() -> None:
-    log = io.StringIO()
-    stream = Stamped(log)
-    for text in ("one\ntwo", " and a half\n", "", "three\n"):
-        stream.write(text)
-    lines = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "T", log.getvalue()).splitlines()
-    assert lines == ["T one", "T two and a half", "T three"]

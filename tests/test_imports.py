@@ -31,7 +31,7 @@ IMPORTS: dict[str, set[str]] = {
     "catalog/watermarks.py": {"catalog.query", "catalog.store"},
     "jobs/__init__.py": set(),
     "jobs/job.py": {"zoo.cli", "zoo.cli_output"},
-    "jobs/nightly.py": {"zoo.cli"},
+    "jobs/nightly.py": {"jobs.job"},
     "jobs/screen.py": {"jobs.job"},
     "zoo/__init__.py": {"zoo.measure"},
     "zoo/agreement.py": {"numpy"},
