@@ -2,7 +2,7 @@
 
 A loopback Hub gives every model a link of its own, as if each worker had its own node; GPUs are logical,
 and models run on the CPU. What must be had of the two or more real cores is shown beside: once they are
-busy, the machine is the limit and not zoo. Usage: python -m bench.cluster [--gpus 1 2 4 8] [--trivial 1000]
+busy, the machine is the limit and not zoo. Usage: python bench/cluster.py [--gpus 1 2 4 8] [--trivial 1000]
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from catalog.store import open_catalog
 from tests.hub_client import ANY_SIZE, quick
@@ -39,7 +42,7 @@ ROUNDS = 2
 
 def make_checkpoint(folder: Path, *, layers: int) -> Path:
     """A random float32 Llama with a tokenizer, 13 MB a layer."""
-    from tests.checkpoints_on_disk import save_checkpoint
+    from checkpoints_on_disk import save_checkpoint
 
     return save_checkpoint(folder, **{**SHAPE, "num_key_value_heads": 8}, num_hidden_layers=layers)
 
@@ -105,7 +108,8 @@ def growth(gpu_counts: list[int], *, layers: int, folder: Path) -> None:
 
 def overhead(models: int, *, folder: Path) -> None:
     """What the driver spends on a model that takes no time."""
-    from tests import factories, tasks
+    import factories
+    import tasks
 
     catalog = open_catalog(str(folder / "catalog-trivial"), create=True)
     candidates = [tasks.candidate(f"m{number}", location=str(folder)) for number in range(models)]

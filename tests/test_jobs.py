@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import ray_nodes
 from checkpoints_on_disk import save_checkpoint
 from ray_nodes import Head
+
+from tests.hub_server import HubServer
 
 LOG_LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")
 
@@ -29,11 +32,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def submit(head: Head, *entry: str, **changes: str | None) -> tuple[int, str, str]:
+def submit(
+    head: Head, *entry: str, options: Sequence[str] = (), **changes: str | None
+) -> tuple[int, str, str]:
     """The exit code and output of a submission that waits for the job's end, and the job's status."""
     done = head.run(
         "ray", "job", "submit", "--address", head.job_server, "--working-dir", ".", "--log-color=false",
-        "--", *entry, **changes,
+        *options, "--", *entry, **changes,
     )  # fmt: skip
     job = re.search(r"raysubmit_\w+", done.stdout + done.stderr)
     if job is None:
@@ -132,6 +137,23 @@ def test_a_job_server_is_no_address_of_a_cluster(head: Head, models: Path, tmp_p
     code, line, _ = zoo_screen(head, models, tmp_path / "catalog", RAY_ADDRESS=head.job_server)
     assert code == 1
     assert line.startswith(f"Error: {head.job_server} is the address of a job server")
+
+
+@pytest.mark.slow
+def test_a_nightly_job_measures_what_is_new_and_then_nothing(
+    head: Head, models: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "zoo.toml").write_text('[profiles.tiny]\nparams = "0.."\nprompts = 10\n')
+    with HubServer() as hub:
+        hub.add_repo("org/tiny", models / "tiny" / "good", downloads=5, created_at="2026-05-01")
+        variables = json.dumps({"env_vars": {"HF_ENDPOINT": hub.url, "ZOO_WORK": str(tmp_path / "work")}})
+        job = f"python -m jobs.nightly --profile tiny --profiles {tmp_path}/zoo.toml --since 2026-01-01"
+        job += f" --catalog {tmp_path}/catalog"
+        for said in ("Entered the ranking", "Nothing new"):
+            code, log, status = submit(head, *job.split(), options=["--runtime-env-json", variables])
+            assert (code, status) == (0, "SUCCEEDED"), log
+            assert said in log
+    assert list((tmp_path / "catalog" / "reports").iterdir())
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ import kuberay_schema
 import pytest
 import yaml
 
+from zoo.cli_rescan import rescan
+
 ROOT = Path(__file__).parent.parent
 FILES = ("raycluster.yaml", "raycronjob.yaml")
 
@@ -121,3 +123,4 @@ def test_the_ray_version_is_the_tested_one(name: str) -> None:
 def test_the_nightly_job_runs_a_module_of_jobs() -> None:
     words = shlex.split(manifest("raycronjob.yaml")["spec"]["jobTemplate"]["entrypoint"])
     assert words[:3] == ["python", "-m", "jobs.nightly"]
+    assert rescan.make_context("rescan", words[3:]).params["budget_hours"]  # its options are taken
