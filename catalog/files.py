@@ -5,24 +5,30 @@ Nothing that a reader can see is ever replaced or removed.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import platform
 import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from catalog.remote import RemoteDataset
 from catalog.schemas import SCHEMAS
+from zoo.errors import CatalogError
 from zoo.records import SCHEMA_VERSION
 
 STAGING = ".staging"
 STAGED_ENDING = ".partial"
 STALE_SECONDS = 24 * 3600
-"""How old a staged file must be to belong to a writer that died."""
+"""How old a staged file must be to belong to a writer that died, wherever it ran."""
 
 _VERSION_KEY = b"zoo.schema_version"
 _SCAN_OPTIONS = pads.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -32,8 +38,13 @@ _FORMAT = pads.ParquetFileFormat(default_fragment_scan_options=_SCAN_OPTIONS)
 def resolve(uri: str) -> tuple[pafs.FileSystem, str]:
     """The Arrow filesystem and root path of a local path or a URI (``s3://bucket/prefix``).
 
-    Raises OSError or ValueError (pyarrow's ArrowInvalid is one) when the URI cannot be understood.
+    Raises OSError or ValueError (pyarrow's ArrowInvalid is one) when the URI cannot be understood, and
+    CatalogError when an object store does not answer or refuses.
     """
+    if uri.startswith("s3://"):
+        from catalog.object_store import open_store
+
+        return open_store(uri)
     if "://" in uri:
         filesystem, root = pafs.FileSystem.from_uri(uri)
         return filesystem, root.rstrip("/")
@@ -74,26 +85,51 @@ def parquet_bytes(table: pa.Table) -> bytes:
 def publish(filesystem: pafs.FileSystem, path: str, content: bytes, *, root: str) -> bool:
     """Make the file exist with this content, unless it exists: True when this call made it.
 
-    Raises OSError when the filesystem refuses.
+    Raises OSError or CatalogError when the filesystem refuses.
     """
     if is_local(filesystem):
         return _publish_locally(Path(path), content, staging=Path(root) / STAGING)
-    return _publish_to_object_store(filesystem, path, content)
+    made: bool = _store(filesystem).put_if_absent(path, content)
+    return made
+
+
+def prove_writable(filesystem: pafs.FileSystem, root: str) -> None:
+    """Make a first file and remove it, and what dead writers left. Raises as ``publish`` does."""
+    probe = f"{root}/{STAGING}/probe-{uuid.uuid4().hex}"
+    if not is_local(filesystem):
+        _store(filesystem).prove_writable(probe)
+        return
+    Path(root, "outcomes").mkdir(parents=True, exist_ok=True)
+    _publish_locally(Path(probe), b"probe", staging=Path(root) / STAGING)
+    Path(probe).unlink()
+    _remove_stale_staging(Path(root) / STAGING)
+
+
+def _store(filesystem: pafs.FileSystem) -> Any:
+    """The object store behind an Arrow filesystem; others have no put-if-absent, and are only read."""
+    handler = getattr(filesystem, "handler", None)
+    if not hasattr(handler, "put_if_absent"):
+        raise CatalogError(
+            f"a catalog in {filesystem.type_name} can only be read: zoo writes to a folder or to s3://, "
+            "which can make a file only where there is none; name one with --catalog"
+        )
+    return handler
 
 
 def _publish_locally(path: Path, content: bytes, *, staging: Path) -> bool:
     """Staged and synced, then hard-linked: unlike a rename, a link never replaces."""
     staging.mkdir(exist_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = staging / f"{uuid.uuid4().hex}{STAGED_ENDING}"
+    staged = staging / f"{uuid.uuid4().hex}{_staged_ending()}"
     try:
         with staged.open("xb") as file:
+            _lock(file)  # held until it is linked: the lock says that its writer lives
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.link(staged, path)
+            os.link(staged, path)
     except FileExistsError:
-        return False
+        return os.path.samefile(staged, path)  # over NFS a link can be made and its answer lost
     finally:
         staged.unlink(missing_ok=True)
     _sync_folder(path.parent)
@@ -108,27 +144,33 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _publish_to_object_store(filesystem: pafs.FileSystem, path: str, content: bytes) -> bool:
-    """An object appears whole when its stream closes, so it needs no staging.
-
-    Arrow has no conditional PUT: two writers that look at the same moment both write, and the later
-    one stays. This function is the one place where a store's own put-if-absent belongs.
-    """
-    if filesystem.get_file_info(path).type != pafs.FileType.NotFound:
-        return False
-    with filesystem.open_output_stream(path) as stream:
-        stream.write(content)
-    return True
+def _staged_ending() -> str:
+    return f".{platform.node()}{STAGED_ENDING}"
 
 
-def remove_stale_staging(root: str) -> None:
-    """Remove what writers that died over a day ago left in the staging folder of a local catalog."""
-    for staged in (Path(root) / STAGING).glob(f"*{STAGED_ENDING}"):
-        try:
-            if time.time() - staged.stat().st_mtime > STALE_SECONDS:
+def _lock(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # a filesystem without locks
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _remove_stale_staging(staging: Path) -> None:
+    for staged in staging.glob(f"*{STAGED_ENDING}"):
+        with contextlib.suppress(OSError):  # its writer, or another cleaner, was faster
+            if time.time() - staged.stat().st_mtime > STALE_SECONDS or _is_abandoned(staged):
                 staged.unlink()
-        except FileNotFoundError:  # its writer, or another cleaner, was faster
-            continue
+
+
+def _is_abandoned(staged: Path) -> bool:
+    """Whether a writer of this machine left the file: the system frees a lock when its holder dies.
+
+    An empty file may be one whose writer is about to lock it.
+    """
+    with staged.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return staged.name.endswith(_staged_ending()) and staged.stat().st_size > 0
 
 
 def list_files(filesystem: pafs.FileSystem, folder: str) -> list[str]:
@@ -152,7 +194,8 @@ def dataset(filesystem: pafs.FileSystem, paths: Sequence[str], table: str) -> pa
     Opens no file: a column that a file lacks reads as NULL, and one the schema lacks is left aside.
     """
     fragments = [_FORMAT.make_fragment(path, filesystem) for path in paths]
-    return pads.FileSystemDataset(fragments, SCHEMAS[table], _FORMAT, filesystem)
+    kind = pads.FileSystemDataset if is_local(filesystem) else RemoteDataset
+    return kind(fragments, SCHEMAS[table], _FORMAT, filesystem)
 
 
 def read_verified(filesystem: pafs.FileSystem, path: str, *, table: str) -> pa.Table:

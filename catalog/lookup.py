@@ -64,19 +64,25 @@ def rank_rows(catalog: Catalog, spec_id: str | None = None) -> Ranking:
 
     Raises CatalogError when nothing was measured, or nothing under the given spec.
     """
-    known = [spec for (spec,) in run_query(catalog, "SELECT spec_id FROM specs").rows]
-    if not known:
-        raise _nothing_measured(catalog)
-    chosen = spec_id or known[0]
-    if chosen not in known:
-        raise CatalogError(f"nothing was measured under spec {chosen}; the catalog has {', '.join(known)}")
-    marked = run_query(
-        catalog,
-        f"SELECT r.*, {_MARKS} AS doubt FROM ranking AS r "
-        "LEFT JOIN doubts AS d USING (spec_id, model_id, revision) "
-        "WHERE r.spec_id = ? ORDER BY r.rank, r.model_id",
-        parameters=[chosen],
-    )
+    with connect(catalog, sql="FROM specs JOIN ranking JOIN doubts") as connection:
+        known = [
+            spec for (spec,) in run_query(catalog, "SELECT spec_id FROM specs", connection=connection).rows
+        ]
+        if not known:
+            raise _nothing_measured(catalog)
+        chosen = spec_id or known[0]
+        if chosen not in known:
+            raise CatalogError(
+                f"nothing was measured under spec {chosen}; the catalog has {', '.join(known)}"
+            )
+        marked = run_query(
+            catalog,
+            f"SELECT r.*, {_MARKS} AS doubt FROM ranking AS r "
+            "LEFT JOIN doubts AS d USING (spec_id, model_id, revision) "
+            "WHERE r.spec_id = ? ORDER BY r.rank, r.model_id",
+            parameters=[chosen],
+            connection=connection,
+        )
     return Ranking(
         spec_id=chosen, other_spec_ids=tuple(spec for spec in known if spec != chosen), table=marked
     )

@@ -10,50 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files as package_files
 from typing import Any, TypeVar
 
 import duckdb
 
 from catalog import files
 from catalog.panel_files import panel_table
+from catalog.remote import RemoteDataset
 from catalog.store import Catalog
+from catalog.view_files import BASE_TABLES, VIEWS, tables_named, view_sql
 from zoo.errors import CatalogError, QueryError
 
-VIEWS = (
-    "outcomes",
-    "measurements",
-    "ranking",
-    "heads",
-    "layers",
-    "sweep",
-    "sweep_sizes",
-    "windows",
-    "slices",
-    "sensitivity",
-    "agreement",
-    "doubts",
-    "kv_heads",
-    "layer_sinks",
-    "weak_heads",
-    "specs",
-    "models",
-    "scans",
-    "panel",
-    "calibrations",
-    "predictions",
-)
-"""The views in the order in which they stand on each other."""
-
-# Outcomes and scans first: whatever they name was written before them, so that it is in the later listings.
-_BASE_TABLES = {
-    "outcomes": "outcome_files",
-    "heads": "head_files",
-    "sweep": "sweep_files",
-    "scans": "scan_files",
-    "models": "model_files",
-    "calibrations": "calibration_files",
-}
 _LOCK = (
     "SET python_enable_replacements = false",
     "SET autoinstall_known_extensions = false",
@@ -80,31 +47,30 @@ class QueryResult:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-def list_views() -> tuple[tuple[str, str], ...]:
-    """Every view with its description, the first comment of its SQL file."""
-    return tuple((view, _view_sql(view).partition("\n")[0].removeprefix("-- ")) for view in VIEWS)
-
-
 def connect(
-    catalog: Catalog, *, model_id: str | None = None, memory_limit: str = "4GB"
+    catalog: Catalog, *, model_id: str | None = None, memory_limit: str = "4GB", sql: str | None = None
 ) -> duckdb.DuckDBPyConnection:
     """A locked in-memory connection with the views over what the catalog holds at this moment.
 
-    With ``model_id`` only that model's files stand under the views. Raises CatalogError when the catalog
-    cannot be listed.
+    With ``model_id`` only that model's files stand under the views. What is not on this machine is fetched
+    here, as far as ``sql`` needs it. Raises CatalogError when the catalog cannot be listed or fetched.
     """
+    needed = BASE_TABLES.keys() if sql is None else tables_named(sql)
     connection = duckdb.connect(":memory:")
     connection.execute(f"SET memory_limit = '{memory_limit}'")
     connection.execute("SET enable_progress_bar = false")  # it would be drawn into the standard output
-    for table, name in _BASE_TABLES.items():
+    for table, name in BASE_TABLES.items():
         try:
             paths = catalog.list_files(table, model_id=model_id)
+            dataset = files.dataset(catalog.filesystem, paths, table)
+            if isinstance(dataset, RemoteDataset) and table in needed:
+                dataset.fetched()
         except OSError as error:
-            raise CatalogError(f"the catalog {catalog.uri} cannot be listed: {_one_line(error)}") from error
-        connection.register(name, files.dataset(catalog.filesystem, paths, table))
+            raise CatalogError(f"the catalog {catalog.uri} cannot be read: {_one_line(error)}") from error
+        connection.register(name, dataset)
     connection.register("panel_pairs", panel_table(catalog))
     for view in VIEWS:
-        connection.execute(_view_sql(view))
+        connection.execute(view_sql(view))
     for statement in _LOCK:
         connection.execute(statement)
     return connection
@@ -129,7 +95,7 @@ def run_query(
     cut short. Ctrl-C stops the query at once.
     """
     if connection is None:
-        connection = connect(catalog, memory_limit=memory_limit)
+        connection = connect(catalog, memory_limit=memory_limit, sql=sql)
     statement = _only_select(connection, sql)
     try:
         return _interruptible(
@@ -164,10 +130,6 @@ def _fetch(
         types=tuple(str(column[1]) for column in columns),
         rows=tuple(rows),
     )
-
-
-def _view_sql(view: str) -> str:
-    return (package_files("catalog") / "views" / f"{view}.sql").read_text(encoding="utf-8")
 
 
 def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
@@ -233,7 +195,7 @@ def _query_error(error: duckdb.Error, catalog: Catalog, memory_limit: str) -> Ex
         return QueryError(
             f"the query needs more than {memory_limit} of memory: narrow it with WHERE or LIMIT"
         )
-    if any(f"registered as '{name}' failed" in text for name in _BASE_TABLES.values()):
+    if any(f"registered as '{name}' failed" in text for name in BASE_TABLES.values()):
         return CatalogError(
             f"the catalog {catalog.uri} cannot be read ({text}): zoo verify --catalog {catalog.uri} names "
             "the bad files"

@@ -1,4 +1,4 @@
-"""The catalog of what was measured: immutable Parquet files on any Arrow filesystem.
+"""The catalog of what was measured: immutable Parquet files in a folder or an object store.
 
 How an outcome is committed (decided here, once):
 
@@ -24,13 +24,13 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from catalog import files, verification
 from catalog.rows import head_table, outcome_table, sweep_table
+from catalog.schemas import SCHEMAS
 from zoo.errors import CatalogError
 from zoo.records import Candidate, Measurement, MeasurementSpec, Outcome
 
@@ -81,6 +81,10 @@ class Catalog:
     def folder(self, table: str, spec_id: str | None = None) -> str:
         """The folder of a table, or of one spec in it."""
         return f"{self.root}/{table}" + (f"/spec={spec_id}" if spec_id else "")
+
+    def has(self, table: str) -> bool:
+        """Whether there is anything of a table; an object store has no empty folders. Raises OSError."""
+        return bool(self.filesystem.get_file_info(self.folder(table)).type == pafs.FileType.Directory)
 
     def list_files(self, table: str, *, spec_id: str | None = None, model_id: str | None = None) -> list[str]:
         """The paths of a table's files, of one spec or one model if given. Raises OSError."""
@@ -159,12 +163,12 @@ class Catalog:
         found: list[Recorded] = []
         while True:
             path = f"{stem}.{len(found) + 1}.parquet" if found else f"{stem}.parquet"
-            if self.filesystem.get_file_info(path).type == pafs.FileType.NotFound:
-                return found
             try:
                 table = files.read_verified(self.filesystem, path, table="outcomes").select(
                     list(_RECORDED_COLUMNS)
                 )
+            except FileNotFoundError:
+                return found
             except (OSError, ValueError, KeyError) as error:
                 raise _unreadable(path, error) from error
             row = table.to_pylist()[0]
@@ -182,7 +186,7 @@ def open_catalog(uri: str, *, create: bool = False) -> Catalog:
         filesystem, root = files.resolve(uri)
         catalog = Catalog(uri=uri, filesystem=filesystem, root=root)
         is_file = filesystem.get_file_info(root).type == pafs.FileType.File
-        exists = not is_file and _exists(catalog)
+        exists = any(map(catalog.has, (*SCHEMAS, "panel")))
     except (OSError, ValueError) as error:
         raise CatalogError(
             f"{uri!r} cannot be opened as a catalog ({_reason(error)}): name a folder or s3://bucket/prefix "
@@ -206,23 +210,10 @@ def counting(attempts: Iterable[Recorded]) -> Recorded:
 
 
 def _make(catalog: Catalog) -> None:
-    """Make the folders and write a first byte. An object store shows at the first commit what it allows."""
-    if not files.is_local(catalog.filesystem):
-        return
     try:
-        Path(catalog.folder("outcomes")).mkdir(parents=True, exist_ok=True)
-        probe = f"{catalog.root}/{files.STAGING}/probe-{secrets.token_hex(6)}"
-        files.publish(catalog.filesystem, probe, b"", root=catalog.root)
-        Path(probe).unlink()
-        files.remove_stale_staging(catalog.root)
+        files.prove_writable(catalog.filesystem, catalog.root)
     except OSError as error:
         raise _unwritable(catalog.uri, error) from error
-
-
-def _exists(catalog: Catalog) -> bool:
-    if files.is_local(catalog.filesystem):
-        return Path(catalog.folder("outcomes")).is_dir()
-    return bool(files.list_files(catalog.filesystem, catalog.folder("outcomes")))
 
 
 def _details(outcome: Outcome, attempt_id: str) -> dict[str, pa.Table]:

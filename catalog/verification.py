@@ -5,14 +5,16 @@ DuckDB ignores page checksums, and most single flipped bits give a silently diff
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from catalog import files
+from catalog.remote import AT_ONCE
 from catalog.schemas import SCHEMAS
 
 
@@ -39,27 +41,40 @@ def verify(filesystem: pafs.FileSystem, root: str) -> Verification:
     A measured attempt must also have all its heads, and a sweep. ``uncommitted`` files come from writers
     that were killed or lost a race; they are harmless and no view shows them.
     """
-    problems: list[Problem] = []
     attempts: dict[str, tuple[str, int]] = {}
     details: dict[str, dict[str, int]] = {"heads": {}, "sweep": {}}
-    count = 0
-    for table in SCHEMAS:
-        for path in files.list_files(filesystem, f"{root}/{table}"):
-            count += 1
-            relative = path.removeprefix(f"{root}/")
-            try:
-                rows = files.read_verified(filesystem, path, table=table)
-                if table == "outcomes":
-                    attempts |= _measured_attempts(rows, relative)
-            except (OSError, ValueError, KeyError) as error:
-                problems.append(Problem(path=relative, problem=" ".join(str(error).split())))
-                continue
-            if table in details:
-                details[table][_attempt_id(path)] = rows.num_rows
-    damaged = {problem.path for problem in problems}
-    problems += _missing_details(attempts, details, damaged)
+    paths = [(table, path) for table in SCHEMAS for path in files.list_files(filesystem, f"{root}/{table}")]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        read = list(pool.map(lambda each: _read(filesystem, root, *each), paths))
+    for found in read:
+        attempts |= found.attempts
+        if found.table in details and found.problem is None:
+            details[found.table][_attempt_id(found.path)] = found.rows
+    problems = [Problem(path=found.path, problem=found.problem) for found in read if found.problem]
+    problems += _missing_details(attempts, details, {problem.path for problem in problems})
     uncommitted = sum(len(found.keys() - attempts.keys()) for found in details.values())
-    return Verification(files=count, problems=tuple(problems), uncommitted=uncommitted)
+    return Verification(files=len(paths), problems=tuple(problems), uncommitted=uncommitted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """What is kept of one file; ``attempts`` as ``_measured_attempts`` says."""
+
+    table: str
+    path: str
+    rows: int = 0
+    attempts: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def _read(filesystem: pafs.FileSystem, root: str, table: str, path: str) -> _Read:
+    relative = path.removeprefix(f"{root}/")
+    try:
+        rows = files.read_verified(filesystem, path, table=table)
+        attempts = _measured_attempts(rows, relative) if table == "outcomes" else {}
+    except (OSError, ValueError, KeyError) as error:
+        return _Read(table=table, path=relative, problem=" ".join(str(error).split()) or type(error).__name__)
+    return _Read(table=table, path=relative, rows=rows.num_rows, attempts=attempts)
 
 
 def _measured_attempts(rows: pa.Table, path: str) -> dict[str, tuple[str, int]]:

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from catalog.query import VIEWS, connect, list_views, run_query
+from catalog.query import connect, run_query
 from catalog.store import Catalog
+from catalog.view_files import VIEWS, list_views
 from tests.factories import make_measurement
 from zoo.errors import CatalogError, QueryError
 

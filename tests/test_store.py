@@ -301,14 +301,84 @@ def test_the_heads_of_a_run_that_never_committed_are_not_seen(catalog: Catalog) 
     assert (verification.files, verification.problems, verification.uncommitted) == (5, (), 2)
 
 
-def test_only_old_leftovers_are_removed_from_staging(catalog: Catalog) -> None:
+def test_only_old_leftovers_of_other_machines_are_removed_from_staging(catalog: Catalog) -> None:
     staging = Path(catalog.root) / files.STAGING
-    old, new = staging / "old.partial", staging / "new.partial"
+    old, new = staging / "old.elsewhere.partial", staging / "new.elsewhere.partial"
     for path in (old, new):
         path.write_bytes(b"half a file")
     os.utime(old, (0, time.time() - 2 * files.STALE_SECONDS))
     open_catalog(catalog.uri, create=True)
-    assert sorted(path.name for path in staging.iterdir()) == ["new.partial"]
+    assert sorted(path.name for path in staging.iterdir()) == ["new.elsewhere.partial"]
+
+
+STAGER = """
+import os, sys
+from catalog.store import open_catalog
+from tests.factories import make_failure
+catalog = open_catalog(sys.argv[1])
+def staged(*_):
+    print("staged", flush=True)
+    sys.stdin.read()
+os.link = staged
+catalog.commit(make_failure())
+"""
+
+
+def test_a_staged_file_disturbs_nobody_and_goes_when_its_writer_is_dead(catalog: Catalog) -> None:
+    catalog.commit(make_measurement("org/done"))
+    staging = Path(catalog.root) / files.STAGING
+    writer = spawn(STAGER, catalog.uri)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "staged\n"
+    open_catalog(catalog.uri, create=True)
+    assert len(list(staging.iterdir())) == 1  # its writer lives
+    writer.kill()
+    writer.communicate()
+    assert len(list(staging.iterdir())) == 1
+    assert len(catalog.done(SPEC.spec_id)) == 1
+    assert len(run_query(catalog, "SELECT * FROM outcomes").rows) == 1
+    assert (catalog.verify().files, catalog.verify().problems) == (3, ())
+    open_catalog(catalog.uri, create=True)
+    assert list(staging.iterdir()) == []
+
+
+def test_a_link_whose_answer_was_lost_is_known_as_ones_own(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def answer_lost(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError  # what a client of NFS says when it sends the request again
+
+    monkeypatch.setattr("os.link", answer_lost)
+    assert catalog.commit(make_failure()).written
+    assert not catalog.commit(make_failure()).written
+    assert len(committed(catalog, "outcomes")) == 1
+
+
+FULL_DISK = """
+import resource, signal, sys
+from catalog.store import open_catalog
+from tests.factories import make_measurement
+from zoo.errors import CatalogError
+catalog = open_catalog(sys.argv[1])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+try:
+    catalog.commit(make_measurement())
+except CatalogError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_does_not_fit_is_one_line_and_leaves_no_part_of_it(catalog: Catalog) -> None:
+    line, _ = spawn(FULL_DISK, catalog.uri).communicate(timeout=60)
+    assert line.startswith(f"the catalog {catalog.uri} cannot be written (File too large): name a folder")
+    assert line.count("\n") == 1
+    assert list((Path(catalog.root) / files.STAGING).iterdir()) == []
+    assert committed(catalog, "heads") == committed(catalog, "outcomes") == []
+    assert catalog.done(SPEC.spec_id) == {}
 
 
 @pytest.mark.parametrize("table", ["outcomes", "heads", "sweep"])
@@ -427,18 +497,18 @@ def test_reading_needs_no_right_to_write(catalog: Catalog) -> None:
     assert sorted(Path(catalog.root).rglob("*")) == before
 
 
-def test_a_filesystem_that_is_not_local_holds_the_same_catalog(tmp_path: Path) -> None:
-    for spec in ("outcomes", "heads", "sweep"):  # an object store needs no folders
-        (tmp_path / spec / f"spec={SPEC.spec_id}").mkdir(parents=True)
-    remote = Catalog(
-        uri="remote://", filesystem=pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem()), root="."
-    )
-    assert remote.commit(make_measurement()).written
-    assert not remote.commit(make_measurement(seed=1)).written
-    assert remote.commit(make_failure("org/bad")).written
+def test_a_filesystem_without_put_if_absent_is_read_and_never_written(catalog: Catalog) -> None:
+    catalog.commit(make_measurement())
+    catalog.commit(make_failure("org/bad"))
+    other = pafs.SubTreeFileSystem(catalog.root, pafs.LocalFileSystem())
+    remote = Catalog(uri="remote://", filesystem=other, root=".")
     assert len(run_query(remote, "SELECT * FROM ranking").rows) == 1
     assert len(remote.done(SPEC.spec_id)) == 2
     assert remote.verify().problems == ()
+    before = sorted(Path(catalog.root).rglob("*"))
+    with pytest.raises(CatalogError, match="can only be read"):
+        remote.commit(make_measurement("org/new"))
+    assert sorted(Path(catalog.root).rglob("*")) == before
 
 
 def test_a_file_that_exists_is_never_replaced(catalog: Catalog) -> None:

@@ -184,8 +184,9 @@ def _sensitivity(catalog: Catalog, details: ModelDetails, *, tolerance: float, f
 @format_option
 def sql(query: str | None, catalog_uri: str, timeout_seconds: float, format: Format) -> None:
     """Run one SELECT over the catalog; without QUERY, list the views it can read."""
-    from catalog.query import list_views, run_query
+    from catalog.query import run_query
     from catalog.store import open_catalog
+    from catalog.view_files import list_views
 
     if query is None:
         click.echo(format_rows(("view", "holds"), list_views(), format=format))
