@@ -104,6 +104,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.cli_published",
         "zoo.cli_rescan",
         "zoo.cli_screen",
+        "zoo.cli_verify",
         "zoo.tables",
     },
     "zoo/cli_catalog.py": {
@@ -253,6 +254,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.timelimits",
     },
     "zoo/cli_types.py": {"click", "zoo.timelimits"},
+    "zoo/cli_verify.py": {"catalog.store", "click", "zoo.cli_catalog", "zoo.tables"},
     "zoo/degradation.py": {
         "numpy",
         "scipy",

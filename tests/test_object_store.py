@@ -98,6 +98,8 @@ def test_models_are_measured_ranked_and_shown_without_a_shared_disk(remote: Cata
     assert "1.50 nats" in run(cli, ["show", "org/high", "--catalog", remote.uri]).stdout
     counted = run(cli, ["sql", "select count(*) as n from heads", "--catalog", remote.uri, "--format", "csv"])
     assert counted.stdout == "n\n48\n"
+    verified = run(cli, ["verify", "--catalog", remote.uri])
+    assert (verified.exit_code, verified.stderr) == (0, "6 files read, 0 problems.\n")
 
 
 def test_a_fit_of_the_panel_is_kept_in_the_store_and_predicts_from_it(remote: Catalog) -> None:
@@ -214,6 +216,18 @@ def test_an_outage_amid_a_query_is_not_called_damage(remote: Catalog, store: Sto
             use()
         assert "InternalError" in str(caught.value)
         assert "zoo verify" not in str(caught.value)
+
+
+def test_a_damaged_object_is_named_by_verify_with_exit_code_3(
+    remote: Catalog, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remote.commit(make_measurement())
+    path = f"{remote.folder('outcomes', SPEC.spec_id)}/org--bad@{'0' * 12}.parquet"
+    remote.filesystem.handler.put_if_absent(path, b"PAR1 no more PAR1")
+    assert exit_code("verify", "--catalog", remote.uri) == 3
+    output = capsys.readouterr()
+    assert "org--bad@" in output.out
+    assert output.err == "4 files read, 1 problems.\n"
 
 
 REFUSALS = {

@@ -16,6 +16,7 @@ from zoo.cli_panel import panel
 from zoo.cli_published import check_published
 from zoo.cli_rescan import rescan
 from zoo.cli_screen import INTERRUPTED, screen
+from zoo.cli_verify import verify
 from zoo.errors import ZooError
 from zoo.tables import printable
 
@@ -33,7 +34,7 @@ def cli() -> None:
       0    done
       1    nothing done, for the one reason that is printed
       2    the command line was not understood
-      3    done, but some models failed or could not be looked at
+      3    done, but some models failed or could not be looked at, or files of the catalog are damaged
       4    zoo track: Sink Strength fell by more than was allowed
       130  ended by Ctrl-C; what was measured until then is kept
     """
@@ -52,6 +53,7 @@ for command in (
     pair,
     track,
     check_published,
+    verify,
 ):
     cli.add_command(command)
 
