@@ -490,6 +490,7 @@ OWNERS = {
         "zoo/cli_rescan.py",
         "zoo/cli_screen.py",
         "zoo/cli_types.py",
+        "zoo/cli_verify.py",
     },
     "duckdb": {"catalog/query.py"},
     "huggingface_hub": {
