@@ -20,6 +20,7 @@ forced attempt does count: the model leaves the ranking, and its history shows w
 
 from __future__ import annotations
 
+import platform
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -31,7 +32,7 @@ import pyarrow.fs as pafs
 from catalog import files, verification
 from catalog.rows import head_table, outcome_table, sweep_table
 from catalog.schemas import SCHEMAS
-from zoo.errors import CatalogError
+from zoo.errors import CatalogError, NoCatalogError
 from zoo.records import Candidate, Measurement, MeasurementSpec, Outcome
 
 _RECORDED_COLUMNS = (
@@ -146,6 +147,14 @@ class Catalog:
             raise _unreadable(self.uri, error) from error
         return counting(attempts) if _is_settled(attempts) else None
 
+    def check_here(self) -> None:
+        """Raises CatalogError where this machine does not see the folder that was opened on another."""
+        if files.is_local(self.filesystem) and not self.has("outcomes"):
+            raise CatalogError(
+                f"{self.uri} is not on the node {platform.node()}: name a folder on a disk that all nodes "
+                "share, or s3://bucket/prefix, with --catalog"
+            )
+
     def verify(self) -> verification.Verification:
         """Read every byte of every file; see ``catalog.verification``."""
         try:
@@ -197,7 +206,7 @@ def open_catalog(uri: str, *, create: bool = False) -> Catalog:
     if create:
         _make(catalog)
     elif not exists:
-        raise CatalogError(
+        raise NoCatalogError(
             f"there is no catalog at {uri}: make one with zoo screen --catalog {uri}, or name another with "
             "--catalog or ZOO_CATALOG"
         )

@@ -128,6 +128,20 @@ class TestOnACluster:
         assert names(summary.measured) == ["steady-a"]
         assert names(summary.not_ended) == ["steady-b", "steady-c"]
 
+    def test_a_catalog_that_a_node_does_not_see_ends_the_run_and_keeps_its_summary(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        def take_away(look: ScreenProgress) -> None:
+            if look.ended and look.measured == 1 and not look.failed:
+                Path(catalog.root).rename(tmp_path / "away")
+
+        models = candidates(tmp_path, "a", "b", "c", "d")
+        summary = run(models, catalog, in_flight=1, order="given", progress=take_away)
+        assert names(summary.measured) == ["a"]
+        assert [(each.model_id, each.reason) for each in summary.failed] == [("org/b", "not_kept")]
+        assert names(summary.not_ended) == ["c", "d"]
+        assert "cannot be written" in summary.catalog_error
+
     def test_the_largest_model_goes_first_unless_an_order_is_given(
         self, tmp_path: Path, catalog: Catalog
     ) -> None:

@@ -91,6 +91,9 @@ def say_summary(summary: ScreenSummary, *, catalog_uri: str) -> None:
     if summary.interrupted:
         left = len(summary.not_ended)
         say(f"Stopped: {ended}, all kept in {catalog_uri}; the same command goes on with the {left} left.")
+    elif summary.catalog_error:
+        left = len(summary.not_ended)
+        say(f"Ended early with {ended}; {left} were not started: {summary.catalog_error}.")
     elif summary.out_of_time:
         left = len(summary.not_ended)
         say(f"Out of time: {ended}, all kept in {catalog_uri}; {left} were not started.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +12,7 @@ from zoo.cli_catalog import catalog_option, format_option
 from zoo.cli_hub import HubChoice, find_on_hub, hub_choice, hub_options, parse_bandwidth, shown_search
 from zoo.cli_output import hub_plan_text, local_plan_text, print_rankings, say, say_refusals, say_summary
 from zoo.cli_types import DURATION, STAGE_LIMIT
-from zoo.errors import SourceError
+from zoo.errors import NoCatalogError, SourceError
 from zoo.tables import Format
 
 if TYPE_CHECKING:
@@ -259,9 +258,9 @@ def _recorded(catalog_uri: str, specs: Sequence[MeasurementSpec]) -> Mapping[tup
     """What the catalog holds for all the specs; nothing where there is no catalog yet, and none is made."""
     from catalog.store import open_catalog
 
-    is_local = "://" not in catalog_uri
-    if is_local and not os.path.exists(os.path.expanduser(catalog_uri)):
+    try:
+        catalog = open_catalog(catalog_uri)
+    except NoCatalogError:
         return {}
-    catalog = open_catalog(catalog_uri, create=not is_local)
     first, *others = (catalog.done(spec.spec_id) for spec in specs)
     return {key: recorded for key, recorded in first.items() if all(key in other for other in others)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from catalog.store import Catalog
 from zoo.board import BoardLook, RunningModel
-from zoo.errors import ZooError, first_line
+from zoo.errors import CatalogError, ZooError, first_line
 from zoo.records import Candidate, MeasurementSpec
 from zoo.reports import ScreenProgress, ScreenSummary, TaskReport
 from zoo.retries import Try
@@ -57,6 +57,8 @@ class Driver:
     idle_since: float = field(default_factory=time.monotonic)
     total: int = 0
     notice: str = ""
+    catalog_error: str = ""
+    """Once the catalog cannot be written nothing is started: its measurements would be lost."""
     seen: BoardLook | None = None
     asked: ray.ObjectRef | None = None
     ended: dict[ray.ObjectRef, str] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Driver:
         self.total = len(candidates)
         interrupted = False
         try:
-            while self.running or (self.todo and not self._is_out_of_time()):
+            while self.running or (self.todo and self._may_start()):
                 self._fill()
                 self._look()
         except KeyboardInterrupt:
@@ -82,10 +84,14 @@ class Driver:
             failed=tuple(report for report in reports if report.status == "failed"),
             not_ended=tuple(candidate for candidate in candidates if candidate not in self.reports),
             interrupted=interrupted,
-            out_of_time=not interrupted and bool(self.todo),
+            out_of_time=not interrupted and self._is_out_of_time() and bool(self.todo),
+            catalog_error=self.catalog_error,
             elapsed_seconds=time.monotonic() - self.started,
             where=self.share.text,
         )
+
+    def _may_start(self) -> bool:
+        return not self.catalog_error and not self._is_out_of_time()
 
     def _is_out_of_time(self) -> bool:
         limit = self.stop_after_seconds
@@ -94,7 +100,7 @@ class Driver:
     def _fill(self) -> None:
         """Submits what fits into the window, and nothing while the Hub asks everybody to wait."""
         window = self.in_flight or 2 * max(1, self.share.slots, min(self.share.most_slots, len(self.todo)))
-        while self.todo and len(self.running) < window and not self._is_out_of_time():
+        while self.todo and len(self.running) < window and self._may_start():
             if self.todo[0].candidate.format == "hub" and self._hub_wait_seconds() > 0:
                 return
             each = self.todo.popleft()
@@ -127,6 +133,8 @@ class Driver:
                 report = None
         except ray.exceptions.RayTaskError as error:
             # The task itself raised: its arguments did not load there, or its rows were not written.
+            if isinstance(error.cause, CatalogError):
+                self.catalog_error = str(error.cause)
             report = self._fail(tried.candidate, reason="task_error", message=first_line(error.cause))
         except ray.exceptions.RayError as error:
             report = self._lost(tried, error, why=self.ended.pop(ref, None), retry=retry)
@@ -159,10 +167,14 @@ class Driver:
         record = failure(candidate, spec=self.spec, reason=reason, message=message)
         if running is not None and reason == "out_of_time":
             record = replace(record, stage=running.stage)
-        if not self.catalog.commit(record, force=self.force).written:
-            recorded = self.catalog.settled(candidate, self.spec)
-            if recorded is not None:
-                return TaskReport.of_recorded(candidate, recorded)
+        try:
+            if not self.catalog.commit(record, force=self.force).written:
+                recorded = self.catalog.settled(candidate, self.spec)
+                if recorded is not None:
+                    return TaskReport.of_recorded(candidate, recorded)
+        except CatalogError as error:
+            self.catalog_error = str(error)
+            record = replace(record, reason="not_kept", message=str(error))
         return TaskReport.of(record, wall_seconds=running.model_seconds if running else 0.0)
 
     def _running(self, candidate: Candidate) -> RunningModel | None:

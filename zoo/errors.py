@@ -13,6 +13,10 @@ class CatalogError(ZooError):
     """The catalog cannot be read or written."""
 
 
+class NoCatalogError(CatalogError):
+    """There is no catalog where one was to be read."""
+
+
 class QueryError(ZooError):
     """A SQL query was refused, failed or ran out of time."""
 

@@ -106,6 +106,8 @@ class ScreenSummary:
     not_ended: tuple[Candidate, ...] = ()
     """Models stopped or never started because the run was interrupted or out of time."""
     interrupted: bool = False
+    catalog_error: str = ""
+    """Why the run was ended early: its catalog could not be written from a node or here."""
     out_of_time: bool = False
     """Whether models were not started because the run's time was up."""
     elapsed_seconds: float = 0.0

@@ -52,8 +52,9 @@ def screen(
     run alone at the end, unless ``order`` is ``given``. ``in_flight`` bounds the tasks submitted at a
     time, by default to twice what the cluster can run; ``limits`` ends models that take too long, and
     past ``stop_after_seconds`` none is started. Ctrl-C stops what runs and returns a summary that says
-    so. Raises ``ClusterError`` when Ray cannot be reached or no node can ever serve a task,
-    ``CatalogError`` when a row cannot be written.
+    so; a catalog that cannot be written any more ends the run early, which the summary says too. Raises
+    ``ClusterError`` when Ray cannot be reached or no node can ever serve a task, ``CatalogError`` when
+    the catalog cannot be read.
     """
     todo, summary = plan(candidates, done={} if force else catalog.done(spec.spec_id))
     if not todo:

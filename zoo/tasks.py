@@ -149,6 +149,7 @@ def measure_and_commit(
     measured again. A model that needs more than its ``gpus``, up to ``most_gpus``, is reported and
     leaves no row: it is about to be tried with them.
     """
+    catalog.check_here()
     if not force and (recorded := catalog.settled(candidate, spec)) is not None:
         return TaskReport.of_recorded(candidate, recorded)
     started = time.monotonic()
