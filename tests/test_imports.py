@@ -274,6 +274,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/driver.py": {
         "catalog.store",
         "zoo.board",
+        "zoo.logs",
         "zoo.reports",
         "zoo.retries",
         "zoo.shares",
@@ -311,6 +312,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/loadplan.py": {"torch", "transformers", "zoo.architecture", "zoo.probe", "zoo.spans"},
     "zoo/local_files.py": set(),
     "zoo/lockstep.py": {"greenlet"},
+    "zoo/logs.py": {"zoo.reports"},
     "zoo/losses.py": {"catalog.query", "catalog.store", "zoo.panel", "zoo.prediction"},
     "zoo/measure.py": {
         "torch",
@@ -327,6 +329,7 @@ IMPORTS: dict[str, set[str]] = {
     },
     "zoo/measuring.py": {"catalog.store", "rich", "zoo.progress", "zoo.reports", "zoo.screen"},
     "zoo/memory.py": {"torch"},
+    "zoo/metrics.py": {"ray", "zoo.board", "zoo.reports"},
     "zoo/night_run.py": {
         "catalog.lookup",
         "catalog.store",
@@ -375,7 +378,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/quantization.py": set(),
     "zoo/quiet.py": {"transformers"},
     "zoo/records.py": {"numpy"},
-    "zoo/reports.py": {"catalog.store"},
+    "zoo/reports.py": {"catalog.store", "zoo.board"},
     "zoo/rescan.py": {
         "catalog.scans",
         "catalog.store",
@@ -402,11 +405,13 @@ IMPORTS: dict[str, set[str]] = {
         "catalog.store",
         "zoo.board",
         "zoo.driver",
+        "zoo.logs",
         "zoo.reports",
         "zoo.retries",
         "zoo.shares",
         "zoo.tasks",
         "zoo.timelimits",
+        "zoo.watching",
     },
     "zoo/searches.py": {"zoo.filters", "zoo.listing"},
     "zoo/sensitivity.py": {"numpy", "zoo.strength"},
@@ -453,6 +458,7 @@ IMPORTS: dict[str, set[str]] = {
         "ray",
         "zoo.board",
         "zoo.hub_limits",
+        "zoo.logs",
         "zoo.measure",
         "zoo.reports",
         "zoo.retries",
@@ -464,6 +470,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/tokenizer.py": {"transformers"},
     "zoo/track.py": {"catalog.query", "catalog.store", "zoo.sources"},
     "zoo/track_plot.py": {"matplotlib", "numpy", "zoo.pictures", "zoo.track"},
+    "zoo/watching.py": {"zoo.board", "zoo.logs", "zoo.metrics", "zoo.reports"},
     "zoo/weights.py": {
         "torch",
         "zoo.buffers",

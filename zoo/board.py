@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 BOARD_NAMESPACE = "zoo"
 """The Ray namespace of all boards; a board's name is the id of its run."""
@@ -21,6 +21,8 @@ class ScreenRun:
     where: str
     started_at: str
     """UTC, ISO 8601."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By reason, the models that were refused before the run began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,32 @@ class RunningModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunCounts:
+    """How far a run is, as its driver counts: models that ended, weights that were fetched."""
+
+    measured: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """By reason."""
+    fetched_bytes: int = 0
+    elapsed_seconds: float = 0.0
+    remaining_seconds: float | None = None
+    """The driver's estimate; ``None`` until a first model has ended."""
+
+    @property
+    def done(self) -> int:
+        """Models that ended, however they did."""
+        return self.measured + sum(self.failed.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BoardLook:
-    """One look at a run: its models by the candidate's stem, and the seconds until the Hub's buckets open."""
+    """One look at a run: its models by the candidate's stem, the seconds until the Hub's buckets open, and
+    what its driver told last."""
 
     facts: ScreenRun
     running: Mapping[str, RunningModel]
     hub_waits: Mapping[str, float]
+    counts: RunCounts = field(default_factory=RunCounts)
 
 
 @dataclass(slots=True)
@@ -61,6 +83,11 @@ class Board:
         self._facts = facts
         self._entries: dict[str, _Entry] = {}
         self._hub_open_at: dict[str, float] = {}
+        self._counts = RunCounts()
+
+    def tell(self, counts: RunCounts) -> None:
+        """The driver says how far the run is."""
+        self._counts = counts
 
     def start(self, stem: str, model_id: str) -> None:
         """A task begins with a model; whatever an earlier try left is forgotten."""
@@ -103,4 +130,4 @@ class Board:
             )
             for stem, entry in self._entries.items()
         }
-        return BoardLook(facts=self._facts, running=running, hub_waits=self.hub_waits())
+        return BoardLook(facts=self._facts, running=running, hub_waits=self.hub_waits(), counts=self._counts)

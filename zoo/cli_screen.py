@@ -187,6 +187,7 @@ def screen(
                 gpus_per_model=gpus_per_model,
                 force=force,
                 limits=TimeLimits(model_seconds=deadline, stage_seconds=dict(stage_timeouts)),
+                refusals=found.refusals,
                 progress=progress,
             )
         summaries.append(summary)

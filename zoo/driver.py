@@ -12,6 +12,7 @@ from typing import Any
 from catalog.store import Catalog
 from zoo.board import BoardLook, RunningModel
 from zoo.errors import CatalogError, ZooError, first_line
+from zoo.logs import RunLog
 from zoo.records import Candidate, MeasurementSpec
 from zoo.reports import ScreenProgress, ScreenSummary, TaskReport
 from zoo.retries import Try
@@ -47,6 +48,7 @@ class Driver:
     board: Any
     limits: TimeLimits
     progress: Callable[[ScreenProgress], None]
+    log: RunLog
     in_flight: int | None = None
     stop_after_seconds: float | None = None
     running: dict[ray.ObjectRef, Try] = field(default_factory=dict)
@@ -160,6 +162,7 @@ class Driver:
     def _again(self, tried: Try, what: str) -> None:
         self.todo.append(tried)
         self.notice = f"{tried.candidate.model_id}: {what}"
+        self.log.warn(what, model=tried.candidate)
 
     def _fail(self, candidate: Candidate, *, reason: str, message: str) -> TaskReport:
         """Records a failure, unless the model's own task had committed before it was lost."""
@@ -197,6 +200,7 @@ class Driver:
             why = self.limits.exceeded(seen, weight_bytes=tried.candidate.weight_bytes)
             if why is not None:
                 self.ended[ref] = why
+                self.log.warn(f"ended: {why}", model=tried.candidate, stage=seen.stage)
                 ray.cancel(ref, force=True)
 
     def _stop(self) -> None:
@@ -245,6 +249,7 @@ class Driver:
             where=self.share.text,
             ended=ended,
             notice=self.notice or self._waits_for(),
+            seen=self.seen,
         )
 
     def _waits_for(self) -> str:

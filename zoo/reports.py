@@ -10,6 +10,7 @@ from zoo.records import Candidate, Failure, Outcome
 
 if TYPE_CHECKING:
     from catalog.store import Recorded
+    from zoo.board import BoardLook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,8 @@ class ScreenProgress:
     """The model that ended since the last look, if one did."""
     notice: str = ""
     """What holds the run up, or happened to a model that is tried again; for a person to read."""
+    seen: BoardLook | None = None
+    """What the run's board said last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

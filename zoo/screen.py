@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +12,8 @@ from uuid import uuid4
 from catalog.store import Catalog, Recorded
 from zoo.board import ScreenRun
 from zoo.driver import Driver
-from zoo.records import Candidate, MeasurementSpec, RunOptions
+from zoo.logs import RunLog
+from zoo.records import Candidate, MeasurementSpec, Refusal, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary, TaskReport
 from zoo.retries import Try
 from zoo.shares import TaskShare, task_share
@@ -27,6 +28,7 @@ from zoo.tasks import (
     task,
 )
 from zoo.timelimits import TimeLimits
+from zoo.watching import Watch
 
 
 def screen(
@@ -42,6 +44,7 @@ def screen(
     limits: TimeLimits | None = None,
     stop_after_seconds: float | None = None,
     order: Literal["largest", "given"] = "largest",
+    refusals: Sequence[Refusal] = (),
     progress: Callable[[ScreenProgress], None] = lambda _: None,
     measure: MeasureFunction = measure_in_process,
 ) -> ScreenSummary:
@@ -51,10 +54,10 @@ def screen(
     else one is started for the time of the call. The largest models go first, so that none is left to
     run alone at the end, unless ``order`` is ``given``. ``in_flight`` bounds the tasks submitted at a
     time, by default to twice what the cluster can run; ``limits`` ends models that take too long, and
-    past ``stop_after_seconds`` none is started. Ctrl-C stops what runs and returns a summary that says
-    so; a catalog that cannot be written any more ends the run early, which the summary says too. Raises
-    ``ClusterError`` when Ray cannot be reached or no node can ever serve a task, ``CatalogError`` when
-    the catalog cannot be read.
+    past ``stop_after_seconds`` none is started. ``refusals`` are for those who watch the run. Ctrl-C
+    stops what runs and returns a summary that says so; a catalog that cannot be written any more ends
+    the run early, which the summary says too. Raises ``ClusterError`` when Ray cannot be reached or no
+    node can ever serve a task, ``CatalogError`` when the catalog cannot be read.
     """
     todo, summary = plan(candidates, done={} if force else catalog.done(spec.spec_id))
     if not todo:
@@ -69,8 +72,11 @@ def screen(
 
         share = new_share()
         run_options = replace(options, device="cpu") if not share.gpus else options
-        board = start_board(_facts(len(todo), catalog=catalog, spec=spec, share=share))
-        how = {"catalog": catalog, "spec": spec, "force": force, "measure": measure}
+        refused = Counter(refusal.reason for refusal in refusals)
+        facts = _facts(len(todo), catalog=catalog, spec=spec, share=share, refused=refused)
+        board, log = start_board(facts), RunLog(facts.run_id)
+        watch = Watch(facts, board=board, log=log, progress=progress)
+        how = {"catalog": catalog, "spec": spec, "force": force, "measure": measure, "log": log}
 
         def submit(each: Try) -> ray.ObjectRef:
             asked = {"name": each.candidate.model_id, "num_gpus": each.gpus, "num_cpus": each.cpus}
@@ -90,17 +96,21 @@ def screen(
             submit=submit,
             board=board,
             limits=limits or TimeLimits(),
-            progress=progress,
+            progress=watch.hear,
+            log=log,
             in_flight=in_flight,
             stop_after_seconds=stop_after_seconds,
         )
         try:
             return driver.to_the_end(summary)
         finally:
+            watch.end()
             ray.kill(board)
 
 
-def _facts(models: int, *, catalog: Catalog, spec: MeasurementSpec, share: TaskShare) -> ScreenRun:
+def _facts(
+    models: int, *, catalog: Catalog, spec: MeasurementSpec, share: TaskShare, refused: Mapping[str, int]
+) -> ScreenRun:
     return ScreenRun(
         run_id=f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}",
         catalog_uri=catalog.uri,
@@ -108,6 +118,7 @@ def _facts(models: int, *, catalog: Catalog, spec: MeasurementSpec, share: TaskS
         models=models,
         where=share.text,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        refused=dict(refused),
     )
 
 

@@ -18,6 +18,7 @@ from catalog.store import Catalog
 from zoo.board import BOARD_NAMESPACE, Board, ScreenRun
 from zoo.errors import CatalogError, ClusterError, first_line
 from zoo.hub_limits import PROCESS_LIMITS
+from zoo.logs import RunLog, kept_loggers, log_encoding
 from zoo.records import Candidate, Failure, MeasurementSpec, Outcome, RunOptions
 from zoo.reports import TaskReport
 from zoo.retries import Loss
@@ -47,25 +48,35 @@ MANY_NODES = 10_000
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[None]:
+def connected(address: str | None, *, start: bool = True) -> Iterator[None]:
     """Ray for the time of a block; one that is connected already is used and left as it is.
 
-    Raises ``ClusterError`` when there is no Ray at ``address``, when it asks for another token, or
-    when none can be started here. A handler of SIGTERM stays the one that it was.
+    Without ``start`` none is started: it is for looking at one that runs. Raises ``ClusterError`` when
+    there is no Ray at ``address``, when it asks for another token, or when none can be started here. A
+    handler of SIGTERM stays the one that it was.
     """
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS")
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    address = address or os.environ.get("RAY_ADDRESS") or (None if start else "auto")
+    how = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if start and (encoding := log_encoding()):
+        how |= {"logging_config": ray.LoggingConfig(encoding, additional_log_standard_attrs=["name"])}
+    with kept_loggers():
+        _connect(address, how)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connect(address: str | None, how: Mapping[str, Any]) -> None:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         _knock(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ray.init(address=address, **quiet)
-        if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_sigterm)
+            ray.init(address=address, **how)
     except ray.exceptions.AuthenticationError as error:
         raise ClusterError(
             f"the Ray cluster at {address} was given no token or another than its own; set "
@@ -74,10 +85,8 @@ def connected(address: str | None) -> Iterator[None]:
         ) from error
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
         raise ClusterError(_no_cluster(address, error)) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    if callable(on_sigterm) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _knock(address: str | None) -> None:
@@ -184,15 +193,19 @@ def commit_patiently(
 
 
 @ray.remote(max_calls=1, max_retries=0)  # a fresh process a model; the driver counts the retries
-def task(candidate: Candidate, *, board: Any, **how: Any) -> TaskReport:
-    """One model: what ``measure_and_commit`` does, with its stages on the board."""
+def task(candidate: Candidate, *, board: Any, log: RunLog, **how: Any) -> TaskReport:
+    """One model: what ``measure_and_commit`` does, with its stages on the board and in the log."""
     board.start.remote(candidate.stem, candidate.model_id)
     share_hub_limits(board)
 
     def on_stage(stage: str, *fetched: int) -> None:
         board.enter.remote(candidate.stem, stage, *fetched)
+        if not fetched:
+            log.say(f"{stage} begins", model=candidate, stage=stage)
 
-    return measure_and_commit(candidate, on_stage=on_stage, **how)
+    report = measure_and_commit(candidate, on_stage=on_stage, **how)
+    log.ended(report)
+    return report
 
 
 def share_hub_limits(board: Any) -> None:
