@@ -24,6 +24,9 @@ for module in (factories, sys.modules[__name__]):
 
 SPEC = factories.SPEC
 
+FETCHED = 30_000_000
+"""Bytes that a streamed model says it fetched of twice as many."""
+
 
 def candidate(name: str, *, location: str = "/nowhere") -> Candidate:
     return Candidate(
@@ -85,3 +88,16 @@ def measure_by_name(
         )
     time.sleep(2 if name.startswith("steady") else 0)
     return measurement(candidate, sink_strength=float(len(name)), spec=spec, device=options.device)
+
+
+def measure_streamed(
+    candidate: Candidate, *, spec: MeasurementSpec, options: RunOptions, on_stage: Callable[..., None]
+) -> Outcome:
+    """As ``measure_by_name``; a streamed model fetches, and goes on once ``location`` holds a file ``go``."""
+    if candidate.model_id.startswith("org/streamed"):
+        on_stage("fetch")
+        on_stage("fetch", FETCHED, 2 * FETCHED)
+        give_up = time.monotonic() + 120
+        while not (Path(candidate.location) / "go").exists() and time.monotonic() < give_up:
+            time.sleep(0.05)
+    return measure_by_name(candidate, spec=spec, options=options, on_stage=on_stage)

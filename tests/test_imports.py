@@ -104,6 +104,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.cli_published",
         "zoo.cli_rescan",
         "zoo.cli_screen",
+        "zoo.cli_status",
         "zoo.cli_verify",
         "zoo.tables",
     },
@@ -253,6 +254,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.tables",
         "zoo.timelimits",
     },
+    "zoo/cli_status.py": {"catalog.store", "click", "zoo.cli_catalog", "zoo.status", "zoo.status_pages"},
     "zoo/cli_types.py": {"click", "zoo.timelimits"},
     "zoo/cli_verify.py": {"catalog.store", "click", "zoo.cli_catalog", "zoo.tables"},
     "zoo/degradation.py": {
@@ -439,6 +441,8 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/sources.py": set(),
     "zoo/spans.py": {"torch"},
     "zoo/stages.py": {"torch", "zoo.loadplan", "zoo.spans"},
+    "zoo/status.py": {"catalog.query", "catalog.store", "ray", "zoo.board", "zoo.tasks"},
+    "zoo/status_pages.py": {"zoo.board", "zoo.status", "zoo.tables"},
     "zoo/streaming.py": {
         "torch",
         "zoo.loadplan",

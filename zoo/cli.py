@@ -16,6 +16,7 @@ from zoo.cli_panel import panel
 from zoo.cli_published import check_published
 from zoo.cli_rescan import rescan
 from zoo.cli_screen import INTERRUPTED, screen
+from zoo.cli_status import status
 from zoo.cli_verify import verify
 from zoo.errors import ZooError
 from zoo.tables import printable
@@ -43,6 +44,7 @@ def cli() -> None:
 for command in (
     screen,
     rescan,
+    status,
     rank,
     show,
     sql,
