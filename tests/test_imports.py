@@ -500,6 +500,7 @@ OWNERS = {
         "zoo/cli_published.py",
         "zoo/cli_rescan.py",
         "zoo/cli_screen.py",
+        "zoo/cli_status.py",
         "zoo/cli_types.py",
         "zoo/cli_verify.py",
     },
@@ -512,7 +513,7 @@ OWNERS = {
         "zoo/hub_limits.py",
     },
     "matplotlib": {"zoo/pictures.py", "zoo/plots.py", "zoo/track_plot.py"},
-    "ray": {"zoo/tasks.py"},
+    "ray": {"zoo/metrics.py", "zoo/status.py", "zoo/tasks.py"},
 }
 """The only modules outside of jobs/ that may name a library."""
 
