@@ -267,7 +267,7 @@ class Driver:
             return None
         left = sum(_work(each.candidate) for each in (*self.running.values(), *self.todo))
         seconds = (self.last_end - self.started) * left / done - (time.monotonic() - self.last_end)
-        return max(0.0, seconds)
+        return seconds if seconds > 0 else None if left else 0.0  # later than thought: nothing is known
 
 
 def stage_text(running: RunningModel) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 
 from catalog.lookup import ranked_places
 from catalog.store import Catalog
 from zoo.nights import NightSummary, Place, RankingChanges, compare_rankings, places
 from zoo.profiles import Settings
-from zoo.records import Candidate, MeasurementSpec, RunOptions
+from zoo.records import Candidate, MeasurementSpec, Refusal, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary
 from zoo.rescan import Night
 
@@ -34,6 +34,7 @@ def measure_night(
         before = _places(catalog, spec)
         screened = _screened(
             candidates,
+            refusals=night.plan.refusals,
             catalog=catalog,
             spec=spec,
             settings=settings,
@@ -54,6 +55,7 @@ def measure_night(
 def _screened(
     candidates: list[Candidate],
     *,
+    refusals: Sequence[Refusal],
     catalog: Catalog,
     spec: MeasurementSpec,
     settings: Settings,
@@ -82,6 +84,7 @@ def _screened(
         gpus_per_model=settings.gpus_per_model,
         stop_after_seconds=seconds,
         order="given" if hours else "largest",
+        refusals=refusals,
         progress=progress,
     )
 

@@ -86,7 +86,7 @@ class ScreenProgress:
     running: tuple[tuple[str, str], ...]
     elapsed_seconds: float
     remaining_seconds: float | None
-    """The estimate of what is left; ``None`` until a first model has ended."""
+    """The estimate of what is left; ``None`` until a first model has ended, and once it has passed."""
     where: str
     """The hardware every task gets, in words."""
     ended: TaskReport | None = None
