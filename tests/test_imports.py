@@ -63,6 +63,7 @@ IMPORTS: dict[str, set[str]] = {
     },
     "zoo/architectures_table.py": {"transformers", "zoo.architecture", "zoo.support"},
     "zoo/attention.py": {"torch", "transformers"},
+    "zoo/autoscaler.py": {"zoo.shares", "zoo.tasks"},
     "zoo/backbone.py": {
         "torch",
         "transformers",
@@ -405,6 +406,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/retries.py": set(),
     "zoo/screen.py": {
         "catalog.store",
+        "zoo.autoscaler",
         "zoo.board",
         "zoo.driver",
         "zoo.logs",
@@ -466,7 +468,6 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.measure",
         "zoo.reports",
         "zoo.retries",
-        "zoo.shares",
     },
     "zoo/template_renderer.py": {"transformers"},
     "zoo/templates.py": set(),

@@ -10,6 +10,7 @@ from typing import Literal
 from uuid import uuid4
 
 from catalog.store import Catalog, Recorded
+from zoo.autoscaler import ask_autoscaler, autoscaler_says, node_types
 from zoo.board import ScreenRun
 from zoo.driver import Driver
 from zoo.logs import RunLog
@@ -22,7 +23,6 @@ from zoo.tasks import (
     connected,
     measure_in_process,
     node_resources,
-    node_types,
     ray,
     start_board,
     task,
@@ -67,10 +67,17 @@ def screen(
     with connected(address):
 
         def new_share() -> TaskShare:
-            nodes, kinds = node_resources(), node_types()
-            return task_share(nodes, node_types=kinds, gpus_per_model=gpus_per_model, device=options.device)
+            return task_share(
+                node_resources(),
+                node_types=node_types(),
+                grows=autoscaler_says() is not None,
+                gpus_per_model=gpus_per_model,
+                device=options.device,
+            )
 
         share = new_share()
+        if not share.slots and not node_types():
+            ask_autoscaler(share)
         run_options = replace(options, device="cpu") if not share.gpus else options
         refused = Counter(refusal.reason for refusal in refusals)
         facts = _facts(len(todo), catalog=catalog, spec=spec, share=share, refused=refused)

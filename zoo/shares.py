@@ -10,6 +10,9 @@ from zoo.errors import ClusterError
 MAX_CPUS_PER_MODEL = 8
 """More threads than this do not make one small model's forward passes faster."""
 
+UNKNOWN_NODES = 16
+"""How many models are asked for at a time of a cluster whose nodes have yet to come."""
+
 Resources = Mapping[str, float]
 
 
@@ -36,32 +39,42 @@ class TaskShare:
     most_gpus: float = 0
 
     @property
+    def needs(self) -> str:
+        """What one model gets, such as ``1 GPU and 4 CPUs``."""
+        parts = [_count(self.gpus, "GPU")] * (self.gpus > 0) + [_count(self.cpus, "CPU")] * (self.cpus > 0)
+        return " and ".join(parts)
+
+    @property
     def text(self) -> str:
         """The share in words, such as ``1 GPU and 4 CPUs a model, 2 models at a time``."""
-        parts = [_count(self.gpus, "GPU")] * (self.gpus > 0) + [_count(self.cpus, "CPU")] * (self.cpus > 0)
         at_a_time = f"{_count(self.slots, 'model')} at a time"
         if self.most_slots > self.slots:
             at_a_time += f" now and {self.most_slots} once the cluster has grown"
-        return f"{' and '.join(parts)} a model, {at_a_time}" + (", no GPU" if not self.gpus else "")
+        return f"{self.needs} a model, {at_a_time}" + (", no GPU" if not self.gpus else "")
 
 
 def task_share(
     nodes: Sequence[Resources],
     *,
     node_types: Sequence[NodeType] = (),
+    grows: bool = False,
     gpus_per_model: float | None = None,
     device: str = "auto",
 ) -> TaskShare:
     """The share of every task on these nodes (resources by name, as Ray counts them).
 
-    ``node_types`` are what an autoscaler may add: a share that only they can serve is waited for.
+    ``node_types`` are what an autoscaler may add: a share that only they can serve is waited for. Of one
+    that ``grows`` and does not say by what, a share that no node serves is asked for, with one CPU.
     Without ``gpus_per_model`` a model gets one GPU where the cluster has any and ``device`` is not
     the CPU, else CPUs alone. Raises ``ClusterError`` for a share that no node can ever serve, which
     Ray itself would wait for without end.
     """
     kinds = [*nodes, *(kind.resources for kind in node_types if kind.most > 0)]
     most_gpus = max((kind.get("GPU", 0) for kind in kinds), default=0)
-    gpus = _wanted_gpus(gpus_per_model, device=device, most_gpus=most_gpus)
+    unknown = grows and not node_types
+    gpus = _wanted_gpus(gpus_per_model, device=device, most_gpus=max(most_gpus, unknown))
+    if unknown and not any(kind.get("GPU", 0) >= gpus and kind.get("CPU", 0) >= 1 for kind in kinds):
+        return TaskShare(gpus=gpus, cpus=1, slots=0, most_slots=UNKNOWN_NODES, most_gpus=gpus)
     if gpus > most_gpus:
         raise ClusterError(_too_many_gpus(gpus, nodes=nodes, node_types=node_types, most_gpus=most_gpus))
     cpus = _cpus(kinds, gpus=gpus)

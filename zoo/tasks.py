@@ -22,7 +22,6 @@ from zoo.logs import RunLog, kept_loggers, log_encoding
 from zoo.records import Candidate, Failure, MeasurementSpec, Outcome, RunOptions
 from zoo.reports import TaskReport
 from zoo.retries import Loss
-from zoo.shares import NodeType
 
 # Ray reads these when it is imported: no usage statistics, no warning about tasks without a GPU, and
 # none of its own words about lost workers on the standard output, where the ranking goes.
@@ -31,6 +30,8 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 import ray
 import ray._private.state
+import ray._private.worker
+import ray.core.generated.autoscaler_pb2
 import ray.exceptions
 from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -42,9 +43,6 @@ KNOCK_SECONDS = 10.0
 
 COMMIT_PATIENCE_SECONDS = 600.0
 """How long a task holds a finished measurement whose catalog cannot be written."""
-
-MANY_NODES = 10_000
-"""Stands for as many nodes as an autoscaler likes."""
 
 
 @contextlib.contextmanager
@@ -110,19 +108,6 @@ def _knock(address: str | None) -> None:
 def node_resources() -> list[Mapping[str, float]]:
     """What every living node of the connected cluster offers, as Ray counts it."""
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def node_types() -> list[NodeType]:
-    """The kinds of nodes that the cluster's autoscaler may add; none where there is no autoscaler."""
-    config = ray._private.state.state.get_cluster_config()
-    groups = config.node_group_configs if config is not None else ()
-    return [
-        NodeType(
-            resources={name: float(count) for name, count in group.resources.items()},
-            most=MANY_NODES if group.max_count < 0 else group.max_count,
-        )
-        for group in groups
-    ]
 
 
 def start_board(facts: ScreenRun) -> Any:
