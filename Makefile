@@ -1,6 +1,7 @@
 # make demo       measure two small real models and rank them (makes .venv first)
 # make test       format, lint, types and tests
 # make test-all   the same with the slow tests
+# make chaos      kill tasks, nodes and drivers of a run over 200 tiny models (half an hour)
 # make clean      remove the environment and what the tools cached
 
 VENV ?= .venv
@@ -11,7 +12,7 @@ FIND_PYTHON := for python in python3.11 python3.12 python3.13 python3; do \
 	&& { echo "$$python"; break; }; done
 PYTHON ?= $(shell $(FIND_PYTHON))
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all chaos lint clean
 
 demo: $(VENV)/.demo
 	$(BIN)/zoo screen --source demo
@@ -21,6 +22,9 @@ test: lint
 
 test-all: lint
 	$(BIN)/python -m pytest -m "not gpu"
+
+chaos: $(VENV)/.dev
+	cd tests && PYTHONPATH=..:. ../$(BIN)/python -m chaos --kill-driver
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
