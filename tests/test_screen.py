@@ -185,6 +185,23 @@ class TestOnACluster:
         assert summary.elapsed_seconds < 60
         assert list(catalog.done(SPEC.spec_id)) == [("org/one", models[0].revision)]
 
+    def test_a_model_is_ended_in_time_although_the_board_was_lost(
+        self, tmp_path: Path, catalog: Catalog
+    ) -> None:
+        lost: list[str] = []
+
+        def lose_board(look: ScreenProgress) -> None:
+            if look.running and not lost:
+                (board,) = ray.util.list_named_actors(all_namespaces=True)
+                ray.kill(ray.get_actor(**board), no_restart=False)
+                lost.append(board["name"])
+
+        limits = TimeLimits(model_seconds=5)
+        summary = run(candidates(tmp_path, "slow"), catalog, progress=lose_board, limits=limits)
+        assert lost
+        assert [report.reason for report in summary.failed] == ["out_of_time"]
+        assert summary.elapsed_seconds < 60
+
     @pytest.mark.parametrize(
         ("how", "says"),
         [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 BOARD_NAMESPACE = "zoo"
 """The Ray namespace of all boards; a board's name is the id of its run."""
@@ -36,6 +37,11 @@ class RunningModel:
     fetched_bytes: int = 0
     planned_bytes: int = 0
 
+    def later(self, seconds: float) -> RunningModel:
+        """The same so many seconds later."""
+        model_seconds, stage_seconds = self.model_seconds + seconds, self.stage_seconds + seconds
+        return replace(self, model_seconds=model_seconds, stage_seconds=stage_seconds)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
@@ -61,6 +67,8 @@ class BoardLook:
     what its driver told last."""
 
     facts: ScreenRun
+    born: str = ""
+    """Another after the board was lost with its node, and with it all that it knew."""
     running: Mapping[str, RunningModel]
     hub_waits: Mapping[str, float]
     counts: RunCounts = field(default_factory=RunCounts)
@@ -80,7 +88,7 @@ class Board:
     """Every method is short, so that hundreds of tasks can share one board."""
 
     def __init__(self, facts: ScreenRun) -> None:
-        self._facts = facts
+        self._facts, self._born = facts, uuid4().hex
         self._entries: dict[str, _Entry] = {}
         self._hub_open_at: dict[str, float] = {}
         self._counts = RunCounts()
@@ -130,4 +138,10 @@ class Board:
             )
             for stem, entry in self._entries.items()
         }
-        return BoardLook(facts=self._facts, running=running, hub_waits=self.hub_waits(), counts=self._counts)
+        return BoardLook(
+            facts=self._facts,
+            born=self._born,
+            running=running,
+            hub_waits=self.hub_waits(),
+            counts=self._counts,
+        )

@@ -62,6 +62,8 @@ class Driver:
     catalog_error: str = ""
     """Once the catalog cannot be written nothing is started: its measurements would be lost."""
     seen: BoardLook | None = None
+    carried: dict[str, RunningModel] = field(default_factory=dict)
+    carried_at: float = 0.0
     asked: ray.ObjectRef | None = None
     ended: dict[ray.ObjectRef, str] = field(default_factory=dict)
     """Tasks that were ended for being out of time, and why."""
@@ -186,6 +188,7 @@ class Driver:
     def _forget(self, candidate: Candidate) -> None:
         """The next try of a model begins with a clock of its own."""
         self.board.leave.remote(candidate.stem)
+        self.carried.pop(candidate.stem, None)
         if self.seen:
             self.seen = replace(
                 self.seen, running={k: v for k, v in self.seen.running.items() if k != candidate.stem}
@@ -218,10 +221,21 @@ class Driver:
         """Takes the answer to an earlier question, if it is there; never waits for one."""
         if self.asked is not None and ray.wait([self.asked], timeout=0)[0]:
             with contextlib.suppress(ray.exceptions.RayError):
-                self.seen = ray.get(self.asked)
+                self._take(ray.get(self.asked))
             self.asked = None
         if self.asked is None:
             self.asked = self.board.look.remote()
+
+    def _take(self, look: BoardLook) -> None:
+        """A board that was lost with its node begins anew; the clocks of the models that run go on."""
+        now = time.monotonic()
+        if self.seen and look.born != self.seen.born:
+            self.carried, self.carried_at = dict(self.seen.running), now
+        running = {each.candidate.stem for each in self.running.values()}
+        carried = {
+            stem: its.later(now - self.carried_at) for stem, its in self.carried.items() if stem in running
+        }
+        self.seen = replace(look, running=carried | dict(look.running))
 
     def _renew_share(self) -> None:
         if time.monotonic() - self.shared_at >= SHARE_SECONDS:
