@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from chaos.laws import broken_laws
 
@@ -21,15 +22,19 @@ TESTS = Path(__file__).parent
 def test_killed_tasks_nodes_and_drivers_lose_no_model_and_measure_none_twice() -> None:
     """The small sister of ``make chaos``: real Ray nodes, a measurement without torch."""
     command = "-m chaos --models 10 --kills 6 --nodes 2 --every 3 --seed 7 --kill-driver --trivial"
-    run = subprocess.run(
+    run = subprocess.Popen(
         [sys.executable, *command.split()],
         env={**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
-        check=False,
     )
-    said = run.stdout + run.stderr[-3000:]
+    try:
+        said = run.communicate(timeout=280)[0]
+    finally:
+        for left in psutil.Process(run.pid).children(recursive=True) if run.poll() is None else ():
+            left.kill()
+        run.kill()
     assert run.returncode == 0, said
     assert "Every law holds." in said
     assert int(re.search(r"(\d+) kills", said)[1]) >= 6, said
