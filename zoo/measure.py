@@ -25,7 +25,7 @@ from zoo.backbone import Backbone, open_backbone
 from zoo.errors import GpuMemoryError, ModelError, SourceError, TransientModelError, first_line
 from zoo.fetch import fetch
 from zoo.hub import Hub
-from zoo.memory import free_memory, is_out_of_memory, peak_memory_bytes
+from zoo.memory import free_memory, is_out_of_memory, peak_memory_bytes, reset_peak
 from zoo.probe import Probe, make_batches
 from zoo.prompts import load_prompts, make_spec, render
 from zoo.records import (
@@ -66,6 +66,7 @@ def measure(
     """
     spec, options = spec or make_spec(), options or RunOptions()
     clock, load_reason = _Clock(on_stage=on_stage), None
+    reset_peak()
     while True:
         try:
             found = _measure(candidate, spec=spec, options=options, clock=clock)

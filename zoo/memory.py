@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import resource
 import sys
+from pathlib import Path
 
 import torch
 
@@ -27,8 +29,17 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
+def reset_peak() -> None:
+    """Let ``peak_memory_bytes`` begin anew; outside of Linux a CPU's peak is that of the whole process."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.reset_peak_memory_stats(index)
+
+
 def peak_memory_bytes(device: str) -> int:
-    """The most memory in use so far: allocated on the visible GPUs, or resident in this process on a CPU."""
+    """The most memory in use since ``reset_peak``: allocated on all visible GPUs, or resident on a CPU."""
     if device.startswith("cuda"):
         return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -21,11 +21,12 @@ from zoo.shares import TaskShare, task_share
 from zoo.tasks import (
     MeasureFunction,
     connected,
+    cpu_task,
+    gpu_task,
     measure_in_process,
     node_resources,
     ray,
     start_board,
-    task,
 )
 from zoo.timelimits import TimeLimits
 from zoo.watching import Watch
@@ -88,6 +89,7 @@ def screen(
         def submit(each: Try) -> ray.ObjectRef:
             asked = {"name": each.candidate.model_id, "num_gpus": each.gpus, "num_cpus": each.cpus}
             gpus = {"gpus": each.gpus, "most_gpus": share.most_gpus if each.gpus else 0}
+            task = gpu_task if each.gpus else cpu_task
             return task.options(**asked).remote(
                 each.candidate, board=board, options=each.options, **gpus, **how
             )

@@ -41,6 +41,9 @@ MeasureFunction = Callable[..., Outcome]
 KNOCK_SECONDS = 10.0
 """How long a cluster's address may take to answer."""
 
+MODELS_A_PROCESS = 20
+"""How many models one process measures on CPUs, before whatever it has gathered goes with it."""
+
 COMMIT_PATIENCE_SECONDS = 600.0
 """How long a task holds a finished measurement whose catalog cannot be written."""
 
@@ -177,8 +180,7 @@ def commit_patiently(
         wait = min(2 * wait, 60.0)
 
 
-@ray.remote(max_calls=1, max_retries=0)  # a fresh process a model; the driver counts the retries
-def task(candidate: Candidate, *, board: Any, log: RunLog, **how: Any) -> TaskReport:
+def run_task(candidate: Candidate, *, board: Any, log: RunLog, **how: Any) -> TaskReport:
     """One model: what ``measure_and_commit`` does, with its stages on the board and in the log."""
     board.start.remote(candidate.stem, candidate.model_id)
     share_hub_limits(board)
@@ -191,6 +193,12 @@ def task(candidate: Candidate, *, board: Any, log: RunLog, **how: Any) -> TaskRe
     report = measure_and_commit(candidate, on_stage=on_stage, **how)
     log.ended(report)
     return report
+
+
+# A fresh process for every model with a GPU: only its end frees all of the GPU's memory. On CPUs a process
+# serves several, since its imports take longer than a small model. The driver counts the retries.
+gpu_task = ray.remote(max_calls=1, max_retries=0)(run_task)
+cpu_task = ray.remote(max_calls=MODELS_A_PROCESS, max_retries=0)(run_task)
 
 
 def share_hub_limits(board: Any) -> None:
