@@ -13,6 +13,7 @@ from catalog.store import Catalog
 from zoo.board import BoardLook, RunningModel
 from zoo.errors import CatalogError, ZooError, first_line
 from zoo.logs import RunLog
+from zoo.pace import remaining_seconds, stage_text
 from zoo.records import Candidate, MeasurementSpec
 from zoo.reports import ScreenProgress, ScreenSummary, TaskReport
 from zoo.retries import Try
@@ -259,7 +260,12 @@ class Driver:
             failed=failed,
             running=tuple((each.model_id, stage_text(its)) for each, its in running),
             elapsed_seconds=time.monotonic() - self.started,
-            remaining_seconds=self._remaining_seconds(),
+            remaining_seconds=remaining_seconds(
+                done=self.reports,
+                left=[each.candidate for each in (*self.running.values(), *self.todo)],
+                ended_after_seconds=self.last_end - self.started,
+                since_then_seconds=time.monotonic() - self.last_end,
+            ),
             where=self.share.text,
             ended=ended,
             notice=self.notice or self._waits_for(),
@@ -273,26 +279,3 @@ class Driver:
         if self.running and time.monotonic() - self.idle_since > WAITING_SECONDS:
             return "waiting for the cluster to give the first model its share" if not self.reports else ""
         return ""
-
-    def _remaining_seconds(self) -> float | None:
-        """What is left at the pace so far, a model costing a constant and its bytes."""
-        done = sum(map(_work, self.reports))
-        if not done:
-            return None
-        left = sum(_work(each.candidate) for each in (*self.running.values(), *self.todo))
-        seconds = (self.last_end - self.started) * left / done - (time.monotonic() - self.last_end)
-        return seconds if seconds > 0 else None if left else 0.0  # later than thought: nothing is known
-
-
-def stage_text(running: RunningModel) -> str:
-    """A model's stage, with how far its weights are and their rate once they stream."""
-    if not running.planned_bytes:
-        return running.stage
-    fetched, planned = running.fetched_bytes / 1e6, running.planned_bytes / 1e6
-    rate = fetched / max(running.model_seconds, 1e-3)
-    return f"{running.stage} {fetched:,.0f} of {planned:,.0f} MB, {rate:,.0f} MB/s"
-
-
-def _work(candidate: Candidate) -> float:
-    """What a model costs, in bytes: what it weighs, and as much as starting a worker lasts."""
-    return 1e9 + (candidate.weight_bytes or 0)
