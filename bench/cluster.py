@@ -49,8 +49,8 @@ def make_checkpoint(folder: Path, *, layers: int) -> Path:
 
 @contextmanager
 def cluster(gpus: int) -> Iterator[None]:
-    """A local Ray with logical GPUs, one CPU slot for each."""
-    ray.init(num_cpus=gpus, num_gpus=gpus, include_dashboard=False, log_to_driver=False)
+    """A local Ray with logical GPUs and one CPU slot for each, or with none and one slot."""
+    ray.init(num_cpus=max(1, gpus), num_gpus=gpus, include_dashboard=False, log_to_driver=False)
     try:
         yield
     finally:
@@ -106,27 +106,29 @@ def growth(gpu_counts: list[int], *, layers: int, folder: Path) -> None:
             )
 
 
-def overhead(models: int, *, folder: Path) -> None:
-    """What the driver spends on a model that takes no time."""
+def overhead(models: int, *, gpus: int, folder: Path) -> None:
+    """What a run spends on a model that takes no time: a process of its own with a GPU, else a shared one."""
     import factories
     import tasks
 
-    catalog = open_catalog(str(folder / "catalog-trivial"), create=True)
+    catalog = open_catalog(str(folder / f"catalog-trivial-{gpus}"), create=True)
     candidates = [tasks.candidate(f"m{number}", location=str(folder)) for number in range(models)]
     made = factories.make_measurement(layers=4, heads=8)
 
     def measured(candidate: Candidate, **how: Any) -> Outcome:
         return replace(made, candidate=candidate)
 
-    with cluster(2):
+    with cluster(gpus):
         cpu = time.process_time()
         how = {"catalog": catalog, "spec": tasks.SPEC, "options": RunOptions(), "measure": measured}
         summary, seconds, busy = timed(lambda: screen(candidates, **how))
         cpu = time.process_time() - cpu
     assert len(summary.measured) == models, summary.failed
     print(
-        f"\n{models} trivial models, 2 at a time: {1e3 * seconds / models:.0f} ms of wall time each, "
-        f"{1e3 * cpu / models:.1f} ms of them CPU in the driver, cores {busy:.0%} busy"
+        f"{models} trivial models, {max(1, gpus)} at a time, {'a process each' if gpus else '20 a process'}: "
+        f"{1e3 * seconds / models:.0f} ms of wall time, {1e3 * cpu / models:.1f} ms of CPU in the driver, "
+        f"cores {busy:.0%} busy",
+        flush=True,
     )
 
 
@@ -158,16 +160,18 @@ def quiet_night(folder: Path, *, rounds: int = 3) -> None:
 def main() -> None:
     """Print the three measurements of one run."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--gpus", type=int, nargs="*", default=[1, 2, 4, 8])
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--trivial", type=int, default=1000)
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, no GPU")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        growth(options.gpus, layers=options.layers, folder=folder)
+        if options.gpus:
+            growth(options.gpus, layers=options.layers, folder=folder)
         if options.trivial:
-            overhead(options.trivial, folder=folder)
+            overhead(options.trivial, gpus=0, folder=folder)
+            overhead(max(1, options.trivial // 10), gpus=2, folder=folder)
         quiet_night(folder)
 
 
