@@ -171,6 +171,7 @@ said, summary = "", None
 try:
     summary = screen(models, catalog=catalog, spec=tasks.SPEC, options=RunOptions(), measure=measure,
                      progress=look, in_flight=1)
+    said = summary.catalog_error
 except ZooError as error:
     said = str(error)
 finally:

@@ -241,6 +241,7 @@ def test_a_cluster_without_a_run_says_so(seen: Seen, address: str, catalog: Cata
     assert not ray.is_initialized()
 
 
+@pytest.mark.slow
 def test_a_cluster_without_a_dashboard_counts_no_tasks_and_none_of_another(catalog: Catalog) -> None:
     from ray.cluster_utils import Cluster
 
