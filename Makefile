@@ -1,7 +1,7 @@
 # make demo       measure two small real models and rank them (makes .venv first)
 # make test       format, lint, types and tests
 # make test-all   the same with the slow tests
-# make chaos      kill tasks, nodes and drivers of a run over 200 tiny models (half an hour)
+# make chaos      kill tasks, nodes and drivers of a run over 200 tiny models (a quarter of an hour)
 # make clean      remove the environment and what the tools cached
 
 VENV ?= .venv

@@ -16,7 +16,7 @@ import pytest
 import store_server
 from click.testing import CliRunner
 from store_server import BUCKET, ENVIRONMENT, StoreServer, at, first
-from tasks import candidate, measurement
+from tasks import candidate, measure_by_name, measurement
 
 from catalog import object_store
 from catalog.object_store import ObjectStore, parse_uri
@@ -29,7 +29,8 @@ from zoo.cli import cli, main
 from zoo.errors import CatalogError
 from zoo.prompts import make_spec
 from zoo.records import Outcome, RunOptions
-from zoo.tasks import measure_and_commit
+from zoo.screen import screen
+from zoo.tasks import measure_and_commit, ray
 
 ROOT = Path(__file__).parent.parent
 
@@ -100,6 +101,25 @@ def test_models_are_measured_ranked_and_shown_without_a_shared_disk(remote: Cata
     assert counted.stdout == "n\n48\n"
     verified = run(cli, ["verify", "--catalog", remote.uri])
     assert (verified.exit_code, verified.stderr) == (0, "6 files read, 0 problems.\n")
+
+
+def test_workers_of_a_cluster_write_their_rows_to_the_store(remote: Catalog, tmp_path: Path) -> None:
+    """Two nodes' worth of workers, which find the store's keys in their own environment."""
+    models = [candidate(name, location=str(tmp_path)) for name in ("a", "bb", "bad", "dddd")]
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        how = {"catalog": remote, "spec": SPEC, "options": RunOptions(), "measure": measure_by_name}
+        summary = screen(models, **how)
+        again = screen(models, **how)
+    finally:
+        ray.shutdown()
+    assert sorted(report.model_id for report in summary.measured) == ["org/a", "org/bb", "org/dddd"]
+    assert [report.reason for report in summary.failed] == ["missing_tensors"]
+    assert len(names(remote, "outcomes")) == len(models)
+    assert not again.measured
+    ranked = run_query(remote, "SELECT model_id, sink_strength FROM ranking").rows
+    assert ranked == (("org/dddd", 4.0), ("org/bb", 2.0), ("org/a", 1.0))
+    assert remote.verify().problems == ()
 
 
 def test_a_fit_of_the_panel_is_kept_in_the_store_and_predicts_from_it(remote: Catalog) -> None:
