@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+import ray_nodes
 import tasks
 from tasks import SPEC, measure_by_name
 
@@ -94,7 +94,9 @@ def from_zero() -> Iterator[str]:
         wait_for(port, head, folder / "head.log")
         yield f"127.0.0.1:{port}"
     finally:
-        end(head, folder)
+        head.kill()
+        head.wait()
+        ray_nodes.end_processes(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -107,21 +109,6 @@ def wait_for(port: int, head: subprocess.Popen[bytes], log: Path) -> None:
             return
         time.sleep(0.2)
     raise TimeoutError(log.read_text())
-
-
-def end(head: subprocess.Popen[bytes], folder: Path) -> None:
-    """Ends the head and every process that names its folder, the nodes that it made among them."""
-    head.kill()
-    head.wait()
-    ours = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("RAY_TMPDIR") == str(folder) or str(folder) in process.cmdline():
-                ours.append(process)
-    for process in ours:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(ours, timeout=10)
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from zoo.cli_diagnosis import compare, plot
 from zoo.cli_panel import panel
 from zoo.cli_published import check_published
 from zoo.cli_rescan import rescan
-from zoo.cli_screen import INTERRUPTED, screen
+from zoo.cli_screen import screen
 from zoo.cli_status import status
 from zoo.cli_verify import verify
 from zoo.errors import ZooError
+from zoo.exits import INTERRUPTED
 from zoo.tables import printable
 
 

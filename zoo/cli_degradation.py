@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from zoo.cli_catalog import catalog_option, format_option
-from zoo.cli_screen import SOME_FAILED
 from zoo.degradation_pages import change_text, predictions_text, track_text
 from zoo.errors import PanelError, SourceError
+from zoo.exits import SOME_FAILED
 from zoo.panel import DEFAULT_PROTOCOL
 from zoo.prediction import DEFAULT_LEVEL, DEFAULT_PREDICTOR, PREDICTOR_TEXTS
 from zoo.tables import Format, format_rows, printable

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from zoo.cli_hub import say
 from zoo.pages import ranking_text
 from zoo.sensitivity_pages import doubt_hint
-from zoo.tables import ABSENT, Format, format_rows, format_table, printable, seconds_text
+from zoo.tables import ABSENT, Format, format_rows, format_table, seconds_text
 
 if TYPE_CHECKING:
     from catalog.query import QueryResult
@@ -141,8 +142,3 @@ def say_refusals(found: Found, plan: Plan | None) -> None:
         return
     for refusal in found.refusals:
         say(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}")
-
-
-def say(line: str) -> None:
-    """One line on the standard error."""
-    click.echo(printable(line), err=True)

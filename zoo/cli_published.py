@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import click
 
 from zoo.cli_catalog import format_option
-from zoo.cli_hub import HubChoice, find_on_hub, shown_search
-from zoo.cli_screen import SOME_FAILED
+from zoo.cli_hub import HubChoice, find_on_hub, say, shown_search
 from zoo.errors import ModelError, SourceError
+from zoo.exits import SOME_FAILED
 from zoo.records import RunOptions
-from zoo.tables import ABSENT, Format, format_rows, format_table, printable
+from zoo.tables import ABSENT, Format, format_rows, format_table
 
 if TYPE_CHECKING:
     from zoo.records import Candidate
@@ -59,11 +59,11 @@ def check_published(
     candidates, failed = _named(models) if models else (_local(source or "", measure_all=measure_all), False)
     rows = []
     for each in candidates:
-        _say(f"Measuring {each.model_id}")
+        say(f"Measuring {each.model_id}")
         try:
             rate = measure_sink_rate(each, options=RunOptions(device=device, dtype=dtype))
         except ModelError as error:
-            _say(f"Failed {each.model_id} in {error.stage} ({error.reason}): {error}")
+            say(f"Failed {each.model_id} in {error.stage} ({error.reason}): {error}")
             failed = True
             continue
         published = published_rate(each.model_id)
@@ -94,16 +94,12 @@ def _named(models: tuple[str, ...]) -> tuple[list[Candidate], bool]:
     from zoo.hub import Hub
 
     with shown_search(Console(stderr=True, highlight=False)) as report:
-        plan = find_on_hub(HubChoice(model_ids=models, params="0.."), hub=Hub(report=_say), report=report)
+        plan = find_on_hub(HubChoice(model_ids=models, params="0.."), hub=Hub(report=say), report=report)
     for refusal in plan.refusals:
-        _say(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}")
+        say(f"Refused {refusal.model_id} ({refusal.reason}): {refusal.message}")
     if not plan.models:
         raise SourceError("none of these models can be measured; the reasons are above")
     return [each.candidate for each in plan.models], bool(plan.refusals)
-
-
-def _say(line: str) -> None:
-    click.echo(printable(line), err=True)
 
 
 def _rates_text(rows: list[tuple[str, float, int, int, int, float | None]], *, format: Format) -> str:

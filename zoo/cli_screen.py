@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from zoo.cli_catalog import catalog_option, format_option
-from zoo.cli_hub import HubChoice, find_on_hub, hub_choice, hub_options, parse_bandwidth, shown_search
-from zoo.cli_output import hub_plan_text, local_plan_text, print_rankings, say, say_refusals, say_summary
+from zoo.cli_hub import HubChoice, find_on_hub, hub_choice, hub_options, parse_bandwidth, say, shown_search
+from zoo.cli_output import hub_plan_text, local_plan_text, print_rankings, say_refusals, say_summary
 from zoo.cli_types import DURATION, STAGE_LIMIT
 from zoo.errors import NoCatalogError, SourceError
+from zoo.exits import INTERRUPTED, SOME_FAILED
 from zoo.tables import Format
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from zoo.records import MeasurementSpec, Plan, PromptFormat
     from zoo.reports import ScreenSummary
     from zoo.sources import Found
-
-SOME_FAILED = 3
-INTERRUPTED = 130
 
 
 @click.command()

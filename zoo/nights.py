@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from zoo.exits import INTERRUPTED, SOME_FAILED
 from zoo.reports import ScreenSummary
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ class NightSummary:
     def exit_code(self) -> int:
         """0, 3 where a model failed or could not be looked at, 130 after Ctrl-C."""
         if self.screened.interrupted:
-            return 130
+            return INTERRUPTED
         unseen = any(refusal.transient for refusal in self.night.plan.refusals)
-        return 3 if self.screened.failed or unseen else 0
+        return SOME_FAILED if self.screened.failed or unseen else 0
 
     @property
     def next_night(self) -> Mapping[str, str]:

@@ -147,13 +147,5 @@ def plan(
         elif recorded.status == "measured":
             measured.append(candidate)
         else:
-            failed.append(
-                TaskReport(
-                    model_id=candidate.model_id,
-                    revision=candidate.revision,
-                    status="failed",
-                    stage=recorded.stage or "",
-                    reason=recorded.reason or "",
-                )
-            )
+            failed.append(TaskReport.of_recorded(candidate, recorded))
     return todo, ScreenSummary(already_measured=tuple(measured), failed_before=tuple(failed))
