@@ -136,6 +136,7 @@ MODELS = pa.schema(
         ("scanned_at", _TIME),
         ("verdict", pa.string()),
         ("reason", pa.string()),
+        ("transient", pa.bool_()),
         ("message", pa.string()),
         ("alias_of", pa.string()),
         ("query", pa.string()),

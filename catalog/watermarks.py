@@ -17,7 +17,8 @@ _SCANS = "SELECT scanned_at, kind, query, search, profile, spec_ids, watermark F
 # that was measured in its place.
 _VERDICTS = """
 SELECT
-    s.search, m.model_id, m.revision, m.verdict, m.reason, m.alias_of, stands_in.revision AS alias_revision,
+    s.search, m.model_id, m.revision, m.verdict, m.transient,
+    m.alias_of, stands_in.revision AS alias_revision,
     strftime(m.created_at, '%Y-%m-%dT%H:%M:%S.%fZ') AS created_at,
     strftime(m.last_modified, '%Y-%m-%dT%H:%M:%S.%fZ') AS last_modified,
     m.downloads, m.likes, m.gated, m.pipeline_tag, m.library, m.license, m.base_model,
@@ -52,7 +53,8 @@ class Verdict:
     """The last verdict on a model. ``measured_as`` is the (model_id, revision) whose outcome is its own."""
 
     verdict: str
-    reason: str | None
+    transient: bool
+    """Whether the moment was to blame for a refusal."""
     measured_as: tuple[str, str | None]
     listing: Listing
 
@@ -91,12 +93,12 @@ def _scan(row: dict[str, Any]) -> Scan:
 
 
 def _verdict(row: dict[str, Any]) -> Verdict:
-    said = {key: row.pop(key) for key in ("verdict", "reason", "alias_of", "alias_revision")}
+    said = {key: row.pop(key) for key in ("verdict", "transient", "alias_of", "alias_revision")}
     listing = Listing(parameters=row.pop("listed_parameters"), **row)
     own = (listing.model_id, listing.revision)
     return Verdict(
         verdict=said["verdict"],
-        reason=said["reason"],
+        transient=bool(said["transient"]),
         measured_as=(said["alias_of"], said["alias_revision"]) if said["alias_of"] else own,
         listing=listing,
     )

@@ -24,7 +24,7 @@ from tests.nights import ANY_SIZE, FIRST, World, model_ids, reasons
 from zoo.budget import Budget
 from zoo.errors import SourceError
 from zoo.records import Listing
-from zoo.rescan import TRANSIENT_REASONS, last_search, promise, watermark
+from zoo.rescan import last_search, promise, watermark
 from zoo.searches import Search
 
 
@@ -162,7 +162,7 @@ def test_what_could_not_be_looked_at_comes_back_although_the_watermark_moved_on(
     world.server.faults = FaultPlan(1, kinds=["503"], where=["info"], most=None, only=["unlucky"])
     night = world.night(since=FIRST)
     assert (model_ids(night), reasons(night)) == (["good"], {"unlucky": "hub_unavailable"})
-    assert reasons(night)["unlucky"] in TRANSIENT_REASONS
+    assert [refusal.transient for refusal in night.plan.refusals] == [True]
     world.server.faults = None
     world.pass_time(days=10)
     world.release("later")

@@ -220,9 +220,10 @@ def scan_rows(plan: Plan, *, source: str = "hub") -> list[dict[str, Any]]:
         rows.append(_row(known, source=source, revision=revision, verdict="alias") | said)
     for refusal in plan.refusals:
         known = listed.get(refusal.model_id, Listing(model_id=refusal.model_id))
-        said = {"reason": refusal.reason, "message": refusal.message}
+        why: dict[str, Any] = {"reason": refusal.reason, "message": refusal.message}
+        why["transient"] = refusal.transient
         pinned = refusal.revision or known.revision
-        rows.append(_row(known, source=source, revision=pinned, verdict="refused") | said)
+        rows.append(_row(known, source=source, revision=pinned, verdict="refused") | why)
     for model_id in plan.left_out:
         known = listed.get(model_id, Listing(model_id=model_id))
         rows.append(_row(known, source=source, revision=known.revision, verdict="left_out"))
@@ -236,6 +237,7 @@ def _row(listing: Listing, *, source: str, revision: str | None, verdict: str) -
         "source": source,
         "verdict": verdict,
         "reason": None,
+        "transient": None,
         "message": None,
         "alias_of": None,
         "created_at": listing.created_at,

@@ -26,9 +26,6 @@ from zoo.preflight import Describe, Target
 from zoo.records import Listing, Plan
 from zoo.searches import Search, search_of_choice, search_of_key
 
-TRANSIENT_REASONS = frozenset(("hub_unavailable", "rate_limited", "network", "disk_full"))
-"""Refusals that say something about the moment and nothing about the model."""
-
 OVERLAP = timedelta(days=1)
 """How far before the watermark a listing begins: the Hub may show a change late."""
 
@@ -214,7 +211,7 @@ def _is_settled_at(listing: Listing, verdict: Verdict | None, done: Done) -> boo
 
 def _is_settled(verdict: Verdict, done: Done) -> bool:
     if verdict.verdict == "refused":
-        return verdict.reason not in TRANSIENT_REASONS
+        return not verdict.transient
     model_id, revision = verdict.measured_as
     recorded = done.get((model_id, revision)) if revision else None
     return recorded is not None and not recorded.transient
