@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +21,7 @@ from zoo.errors import CatalogError, ClusterError
 from zoo.records import Candidate, RunOptions
 from zoo.reports import ScreenProgress, ScreenSummary
 from zoo.screen import screen
-from zoo.tasks import commit_patiently, measure_and_commit, ray
+from zoo.tasks import commit_patiently, connected, measure_and_commit, ray
 from zoo.timelimits import TimeLimits
 
 
@@ -264,6 +266,25 @@ def test_a_cluster_that_is_not_there_is_refused_at_once(tmp_path: Path, catalog:
         run(candidates(tmp_path, "one"), catalog, address="127.0.0.1:1")
     assert "\n" not in str(caught.value)
     assert time.monotonic() - started < 10
+
+
+def test_an_address_that_a_killed_ray_left_behind_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="zoo-", dir="/tmp"))  # Ray's sockets need a short path
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    (folder / "ray").mkdir()
+    started = time.monotonic()
+    try:
+        (folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+        with (
+            pytest.raises(ClusterError, match=r"the Ray that ran here at 127.0.0.1:1 is gone"),
+            connected("auto"),
+        ):
+            pass
+        with connected(None):
+            assert len(ray.nodes()) == 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    assert time.monotonic() - started < 60
 
 
 def test_the_task_runs_in_process_without_ray(tmp_path: Path, catalog: Catalog) -> None:

@@ -29,6 +29,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 import ray
+import ray._private.services
 import ray._private.state
 import ray._private.worker
 import ray.core.generated.autoscaler_pb2
@@ -74,6 +75,8 @@ def connected(address: str | None, *, start: bool = True) -> Iterator[None]:
 def _connect(address: str | None, how: Mapping[str, Any]) -> None:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
+        if address is None and _dead_address():
+            address = "local"
         _knock(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -94,6 +97,8 @@ def _knock(address: str | None) -> None:
     """Raises at once where Ray itself would try on: ``OSError`` where nobody listens, for minutes, and
     ``AuthenticationError`` for the wrong token, for 20 s, after which it names no reason.
     """
+    if address == "auto" and (dead := _dead_address()):
+        raise ConnectionError(f"the Ray that ran here at {dead} is gone")
     scheme, _, place = (address or "").rpartition("://")
     host, colon, port = place.rpartition(":")
     if scheme.startswith("http"):
@@ -106,6 +111,22 @@ def _knock(address: str | None) -> None:
         if not scheme:
             ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one the next line aborts
             ray._raylet.GcsClient(address=place)
+
+
+def _dead_address() -> str | None:
+    """The address that a Ray on this machine left behind when it was killed, and no other runs.
+
+    Ray itself would try it for minutes.
+    """
+    recorded = ray._private.services.find_bootstrap_address(None)
+    if not recorded or ray._private.services.find_gcs_addresses():
+        return None
+    host, _, port = recorded.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, ValueError):
+        return recorded
+    return None
 
 
 def node_resources() -> list[Mapping[str, float]]:
