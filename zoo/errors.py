@@ -25,6 +25,10 @@ class ClusterError(ZooError):
     """Ray cannot be reached or cannot serve what was asked."""
 
 
+class NoClusterHereError(ClusterError):
+    """No Ray runs on this machine, where one was looked for."""
+
+
 class ProfileError(ZooError):
     """A file of profiles is missing, malformed, or has no such profile."""
 

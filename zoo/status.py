@@ -13,14 +13,11 @@ from typing import Any
 from catalog.query import connect, run_query
 from catalog.store import Catalog
 from zoo.board import BOARD_NAMESPACE, BoardLook
-from zoo.errors import ClusterError, first_line
-from zoo.tasks import connected, ray
+from zoo.errors import ClusterError, NoClusterHereError, first_line
+from zoo.tasks import connected, ray, run_task
 
 ANSWER_SECONDS = 10.0
 """How long a board and Ray's state API may take to answer."""
-
-NONE_RUNS = "Could not find any running Ray instance"
-"""Ray's own words, by which it is told from one that runs and does not answer."""
 
 MOST_TASKS = 10_000
 """The most tasks that Ray's state API tells of."""
@@ -93,11 +90,13 @@ def running_cluster(address: str | None) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(connected(address, start=False))
+        except NoClusterHereError:
+            why: str | None = "none runs here"
         except ClusterError as error:
-            cause, is_named = error.__cause__, address or os.environ.get("RAY_ADDRESS")
-            if is_named or not isinstance(cause, ConnectionError):
+            is_named = address or os.environ.get("RAY_ADDRESS")
+            if is_named or not isinstance(error.__cause__, ConnectionError):
                 raise
-            why: str | None = "none runs here" if NONE_RUNS in str(cause) else first_line(cause)
+            why = first_line(error.__cause__)
         else:
             why = None
         yield why
@@ -180,7 +179,7 @@ def _tasks(address: str) -> Mapping[str, int] | None:
     is_open = [("state", "!=", "FINISHED"), ("state", "!=", "FAILED"), ("type", "=", "NORMAL_TASK")]
     try:
         nodes = {node.node_id for node in state.list_nodes(**how)}
-        found = state.list_tasks(filters=[*is_open, ("func_or_class_name", "=", "task")], **how)
+        found = state.list_tasks(filters=[*is_open, ("func_or_class_name", "=", run_task.__name__)], **how)
     except (state.exception.RayStateApiException, OSError, ValueError, RuntimeError):
         return None
     if nodes.isdisjoint(node["NodeID"] for node in ray.nodes()):

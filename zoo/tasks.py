@@ -16,7 +16,7 @@ from typing import Any
 
 from catalog.store import Catalog
 from zoo.board import BOARD_NAMESPACE, Board, ScreenRun
-from zoo.errors import CatalogError, ClusterError, first_line
+from zoo.errors import CatalogError, ClusterError, NoClusterHereError, first_line
 from zoo.hub_limits import PROCESS_LIMITS
 from zoo.logs import RunLog, kept_loggers, log_encoding
 from zoo.records import Candidate, Failure, MeasurementSpec, Outcome, RunOptions
@@ -54,13 +54,16 @@ def connected(address: str | None, *, start: bool = True) -> Iterator[None]:
     """Ray for the time of a block; one that is connected already is used and left as it is.
 
     Without ``start`` none is started: it is for looking at one that runs. Raises ``ClusterError`` when
-    there is no Ray at ``address``, when it asks for another token, or when none can be started here. A
-    handler of SIGTERM stays the one that it was.
+    there is no Ray at ``address``, when it asks for another token, or when none can be started here, and
+    ``NoClusterHereError`` when one should run on this machine and none does. A handler of SIGTERM stays
+    the one that it was.
     """
     if ray.is_initialized():
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or (None if start else "auto")
+    if address in (None, "auto"):
+        address = _ray_here(start=address is None)
     how = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if start and (encoding := log_encoding()):
         how |= {"logging_config": ray.LoggingConfig(encoding, additional_log_standard_attrs=["name"])}
@@ -72,11 +75,34 @@ def connected(address: str | None, *, start: bool = True) -> Iterator[None]:
             ray.shutdown()
 
 
-def _connect(address: str | None, how: Mapping[str, Any]) -> None:
+def _ray_here(*, start: bool) -> str:
+    """The address of the Ray that runs on this machine, as Ray finds it; ``local``, to ``start`` one.
+
+    Ray itself would take the one that ``ray start`` recorded for running, and try it for minutes after it
+    was killed. Raises NoClusterHereError.
+    """
+    recorded = ray._private.services.find_bootstrap_address(None)
+    if recorded and _answers(recorded):
+        return str(recorded)
+    if start:
+        return "local"
+    for address in sorted(ray._private.services.find_gcs_addresses()):
+        return str(address)
+    raise NoClusterHereError("no Ray runs on this machine; name a cluster's address with --address")
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _connect(address: str, how: Mapping[str, Any]) -> None:
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
-        if address is None and _dead_address():
-            address = "local"
         _knock(address)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -93,13 +119,11 @@ def _connect(address: str | None, how: Mapping[str, Any]) -> None:
         signal.signal(signal.SIGTERM, on_sigterm)
 
 
-def _knock(address: str | None) -> None:
+def _knock(address: str) -> None:
     """Raises at once where Ray itself would try on: ``OSError`` where nobody listens, for minutes, and
     ``AuthenticationError`` for the wrong token, for 20 s, after which it names no reason.
     """
-    if address == "auto" and (dead := _dead_address()):
-        raise ConnectionError(f"the Ray that ran here at {dead} is gone")
-    scheme, _, place = (address or "").rpartition("://")
+    scheme, _, place = address.rpartition("://")
     host, colon, port = place.rpartition(":")
     if scheme.startswith("http"):
         raise ClusterError(
@@ -111,22 +135,6 @@ def _knock(address: str | None) -> None:
         if not scheme:
             ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one the next line aborts
             ray._raylet.GcsClient(address=place)
-
-
-def _dead_address() -> str | None:
-    """The address that a Ray on this machine left behind when it was killed, and no other runs.
-
-    Ray itself would try it for minutes.
-    """
-    recorded = ray._private.services.find_bootstrap_address(None)
-    if not recorded or ray._private.services.find_gcs_addresses():
-        return None
-    host, _, port = recorded.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
-    except (OSError, ValueError):
-        return recorded
-    return None
 
 
 def node_resources() -> list[Mapping[str, float]]:
@@ -262,8 +270,8 @@ def loss(error: ray.exceptions.RayError) -> tuple[Loss, str]:
     return "worker_lost", f"the task was lost ({first_line(error)})"
 
 
-def _no_cluster(address: str | None, error: BaseException) -> str:
-    if address and address != "local":
+def _no_cluster(address: str, error: BaseException) -> str:
+    if address != "local":
         return (
             f"no Ray cluster answers at {address} ({first_line(error)}); "
             "check the address, or leave it out to run on this machine"
