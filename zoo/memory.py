@@ -42,5 +42,8 @@ def peak_memory_bytes(device: str) -> int:
     """The most memory in use since ``reset_peak``: allocated on all visible GPUs, or resident on a CPU."""
     if device.startswith("cuda"):
         return sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+    if sys.platform == "linux":  # where ru_maxrss also holds the peak of the process that started this one
+        status = Path("/proc/self/status").read_text()
+        return 1024 * int(status.partition("VmHWM:")[2].split()[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
