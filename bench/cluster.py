@@ -1,14 +1,16 @@
 """How a run grows with the cluster, what its driver costs a model, and what a night without news costs.
 
 A loopback Hub gives every model a link of its own, as if each worker had its own node; GPUs are logical,
-and models run on the CPU. What must be had of the two or more real cores is shown beside: once they are
-busy, the machine is the limit and not zoo. Usage: python bench/cluster.py [--gpus 1 2 4 8] [--trivial 1000]
+and models run on the CPU. Beside them stands how busy the real cores are, and how long the imports of as
+many processes take that start together: where these wait for each other, the machine is the limit.
+Usage: python bench/cluster.py [--gpus 1 2 4 8] [--trivial 1000]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,8 +38,8 @@ from zoo.tasks import ray
 
 SHAPE = {"vocab_size": 1000, "hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8}
 LINK_BYTES_PER_SECOND = 3e6
-ROUNDS = 2
-"""Models a GPU: the second shows that nothing waits between two."""
+ROUNDS = 4
+"""Models a GPU, of sizes spread from half the mean to one and a half: equal ones would all start together."""
 
 
 def make_checkpoint(folder: Path, *, layers: int) -> Path:
@@ -71,37 +73,52 @@ def timed(run: Any) -> tuple[Any, float, float]:
     return result, seconds, (busy_seconds() - busy) / (seconds * (os.cpu_count() or 1))
 
 
+def import_seconds(processes: int) -> float:
+    """What a model's process needs for its imports while as many others have theirs; the median."""
+    code = "import time; begun = time.perf_counter(); import zoo.measure; print(time.perf_counter() - begun)"
+    command = [sys.executable, "-c", code]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    return statistics.median(float(each.communicate()[0]) for each in started)
+
+
+def spread(layers: int, *, models: int) -> list[int]:
+    """The layers of each model: evenly spread around ``layers``, which is their mean."""
+    return [round(layers * (0.5 + number / (models - 1))) for number in range(models)]
+
+
 def growth(gpu_counts: list[int], *, layers: int, folder: Path) -> None:
-    """Network-bound streamed models on 1, 2, 4, ... GPUs."""
+    """Network-bound streamed models on 1, 2, 4, ... GPUs; the efficiency is of bytes a second and GPU."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    checkpoint = make_checkpoint(folder / "model", layers=layers)
+    sizes = {gpus: spread(layers, models=ROUNDS * gpus) for gpus in gpu_counts}
     spec, options = make_spec(prompt_count=10), RunOptions(load="stream", tokens_per_batch=256)
     with HubServer(link_bytes_per_second=LINK_BYTES_PER_SECOND) as hub:
         os.environ["HF_ENDPOINT"], os.environ["ZOO_WORK"] = hub.url, str(folder / "work")
-        names = [f"org/m{number}" for number in range(ROUNDS * max(gpu_counts))]
-        for name in names:
-            hub.add_repo(name, checkpoint)
-        found = verdicts(quick(hub), parse_targets(names), describe=describe_raw, params=ANY_SIZE)
-        candidates = [each.candidate for each in found if isinstance(each, PlannedModel)]
-        network = (candidates[0].weight_bytes or 0) / LINK_BYTES_PER_SECOND
-        print(
-            f"{len(found)} models of {(candidates[0].weight_bytes or 0) / 1e6:.0f} MB at "
-            f"{LINK_BYTES_PER_SECOND / 1e6:.0f} MB/s each: {network:.0f} s of network a model"
-        )
-        print("GPUs  models  seconds  models/min  efficiency  cores busy")
+        for size in sorted({size for each in sizes.values() for size in each}):
+            checkpoint = make_checkpoint(folder / f"model-{size}", layers=size)
+            for number in range(max(each.count(size) for each in sizes.values())):
+                hub.add_repo(f"org/layers{size}-{number}", checkpoint)
+        link = f"{LINK_BYTES_PER_SECOND / 1e6:.0f} MB/s each"
+        print(f"models of {layers // 2} to {3 * layers // 2} layers at {link}")
+        print("GPUs  models  seconds  models/min  MB/s a GPU  efficiency  cores busy  imports at once")
         first = 0.0
         for gpus in gpu_counts:
-            chosen = candidates[: ROUNDS * gpus]
+            names = [
+                f"org/layers{size}-{sizes[gpus][:place].count(size)}"
+                for place, size in enumerate(sizes[gpus])
+            ]
+            found = verdicts(quick(hub), parse_targets(names), describe=describe_raw, params=ANY_SIZE)
+            chosen = [each.candidate for each in found if isinstance(each, PlannedModel)]
             catalog = open_catalog(str(folder / f"catalog-{gpus}"), create=True)
             with cluster(gpus):
                 how = {"catalog": catalog, "spec": spec, "options": options}
                 summary, seconds, busy = timed(lambda how=how, chosen=chosen: screen(chosen, **how))
-            assert len(summary.measured) == len(chosen), summary.failed
-            rate = len(chosen) / seconds
-            first = first or rate / gpus
+            assert len(summary.measured) == ROUNDS * gpus, summary.failed
+            speed = sum(each.weight_bytes or 0 for each in chosen) / seconds / gpus
+            first = first or speed
             print(
-                f"{gpus:4}  {len(chosen):6}  {seconds:7.1f}  {60 * rate:10.2f}  {rate / gpus / first:10.2f}"
-                f"  {busy:10.0%}",
+                f"{gpus:4}  {len(chosen):6}  {seconds:7.1f}  {60 * len(chosen) / seconds:10.2f}"
+                f"  {speed / 1e6:10.2f}  {speed / first:10.2f}  {busy:10.0%}"
+                f"  {import_seconds(gpus):13.1f} s",
                 flush=True,
             )
 
