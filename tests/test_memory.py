@@ -9,7 +9,9 @@ import pytest
 
 from zoo.memory import peak_memory_bytes, reset_peak
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the peak can be reset on Linux alone")
+on_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux tells a process's own peak, and resets it"
+)
 
 
 @on_linux

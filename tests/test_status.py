@@ -147,6 +147,8 @@ def test_without_a_cluster_the_catalog_is_shown_and_that_there_is_none(catalog: 
     assert shown.exit_code == 0
     assert "No Ray cluster was found (none runs here), so no run is seen" in shown.output
     assert "3 measured, 1 failed" in shown.output
+    with pytest.raises(ZooError, match="no Ray runs on this machine"):
+        CliRunner().invoke(cli, ["status", "--address", "auto"], catch_exceptions=False)
 
 
 def test_the_status_shows_what_runs_since_when_and_how_fast(seen: Seen) -> None:

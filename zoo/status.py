@@ -90,13 +90,15 @@ def running_cluster(address: str | None) -> Iterator[str | None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(connected(address, start=False))
-        except NoClusterHereError:
-            why: str | None = "none runs here"
         except ClusterError as error:
-            is_named = address or os.environ.get("RAY_ADDRESS")
-            if is_named or not isinstance(error.__cause__, ConnectionError):
+            if address or os.environ.get("RAY_ADDRESS"):
                 raise
-            why = first_line(error.__cause__)
+            if isinstance(error, NoClusterHereError):
+                why: str | None = "none runs here"
+            elif isinstance(error.__cause__, ConnectionError):
+                why = first_line(error.__cause__)
+            else:
+                raise
         else:
             why = None
         yield why

@@ -61,9 +61,9 @@ def connected(address: str | None, *, start: bool = True) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = address or os.environ.get("RAY_ADDRESS") or (None if start else "auto")
-    if address in (None, "auto"):
-        address = _ray_here(start=address is None)
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address or address == "auto":
+        address = _ray_here(start=start and not address)
     how = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if start and (encoding := log_encoding()):
         how |= {"logging_config": ray.LoggingConfig(encoding, additional_log_standard_attrs=["name"])}
@@ -81,23 +81,23 @@ def _ray_here(*, start: bool) -> str:
     Ray itself would take the one that ``ray start`` recorded for running, and try it for minutes after it
     was killed. Raises NoClusterHereError.
     """
-    recorded = ray._private.services.find_bootstrap_address(None)
-    if recorded and _answers(recorded):
-        return str(recorded)
+    recorded: str | None = ray._private.services.find_bootstrap_address(None)
+    with contextlib.suppress(OSError, ValueError):
+        if recorded:
+            _reach(recorded)
+            return recorded
     if start:
         return "local"
-    for address in sorted(ray._private.services.find_gcs_addresses()):
-        return str(address)
-    raise NoClusterHereError("no Ray runs on this machine; name a cluster's address with --address")
+    running: list[str] = sorted(ray._private.services.find_gcs_addresses())
+    if not running:
+        raise NoClusterHereError("no Ray runs on this machine; name a cluster's address with --address")
+    return running[0]
 
 
-def _answers(address: str) -> bool:
+def _reach(address: str) -> None:
+    """Raises OSError when nobody listens at an address ``host:port``, ValueError when it is none."""
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
-    except (OSError, ValueError):
-        return False
-    return True
+    socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
 
 
 def _connect(address: str, how: Mapping[str, Any]) -> None:
@@ -124,14 +124,14 @@ def _knock(address: str) -> None:
     ``AuthenticationError`` for the wrong token, for 20 s, after which it names no reason.
     """
     scheme, _, place = address.rpartition("://")
-    host, colon, port = place.rpartition(":")
+    _, colon, port = place.rpartition(":")
     if scheme.startswith("http"):
         raise ClusterError(
             f"{address} is the address of a job server, which takes whole runs: "
             f"ray job submit --address {address} --working-dir . -- python -m jobs.screen ..."
         )
     if colon and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+        _reach(place)
         if not scheme:
             ensure_token_if_auth_enabled(create_token_if_missing=False)  # without one the next line aborts
             ray._raylet.GcsClient(address=place)
