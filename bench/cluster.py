@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,30 +90,25 @@ def spread(layers: int, *, models: int) -> list[int]:
 def growth(gpu_counts: list[int], *, layers: int, folder: Path) -> None:
     """Network-bound streamed models on 1, 2, 4, ... GPUs; the efficiency is of bytes a second and GPU."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    sizes = {gpus: spread(layers, models=ROUNDS * gpus) for gpus in gpu_counts}
+    checkpoint = cache(lambda size: make_checkpoint(folder / f"model-{size}", layers=size))
     spec, options = make_spec(prompt_count=10), RunOptions(load="stream", tokens_per_batch=256)
     with HubServer(link_bytes_per_second=LINK_BYTES_PER_SECOND) as hub:
         os.environ["HF_ENDPOINT"], os.environ["ZOO_WORK"] = hub.url, str(folder / "work")
-        for size in sorted({size for each in sizes.values() for size in each}):
-            checkpoint = make_checkpoint(folder / f"model-{size}", layers=size)
-            for number in range(max(each.count(size) for each in sizes.values())):
-                hub.add_repo(f"org/layers{size}-{number}", checkpoint)
         link = f"{LINK_BYTES_PER_SECOND / 1e6:.0f} MB/s each"
         print(f"models of {layers // 2} to {3 * layers // 2} layers at {link}")
         print("GPUs  models  seconds  models/min  MB/s a GPU  efficiency  cores busy  imports at once")
         first = 0.0
         for gpus in gpu_counts:
-            names = [
-                f"org/layers{size}-{sizes[gpus][:place].count(size)}"
-                for place, size in enumerate(sizes[gpus])
-            ]
+            names = [f"org/gpus{gpus}-m{place}" for place in range(ROUNDS * gpus)]
+            for name, size in zip(names, spread(layers, models=len(names)), strict=True):
+                hub.add_repo(name, checkpoint(size))
             found = verdicts(quick(hub), parse_targets(names), describe=describe_raw, params=ANY_SIZE)
             chosen = [each.candidate for each in found if isinstance(each, PlannedModel)]
             catalog = open_catalog(str(folder / f"catalog-{gpus}"), create=True)
             with cluster(gpus):
                 how = {"catalog": catalog, "spec": spec, "options": options}
                 summary, seconds, busy = timed(lambda how=how, chosen=chosen: screen(chosen, **how))
-            assert len(summary.measured) == ROUNDS * gpus, summary.failed
+            assert len(summary.measured) == len(names), summary.failed
             speed = sum(each.weight_bytes or 0 for each in chosen) / seconds / gpus
             first = first or speed
             print(

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from scipy.special import logit
 from zoo import strength
 from zoo.backbone import Backbone, open_backbone
 from zoo.measure import probe_layers, render_for
+from zoo.memory import peak_memory_bytes, reset_peak
 from zoo.probe import IMPLEMENTATION
 from zoo.prompts import make_spec
 from zoo.records import MeasurementSpec, RenderedPrompts, RunOptions
@@ -51,15 +51,10 @@ def measured(run: Callable[[], float]) -> tuple[float, float, int]:
     """The result, wall seconds and bytes by which the process's resident memory peaked above its start."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # else the run would reuse what loading the model has freed
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
-    before, begun = _status_bytes("VmRSS"), time.perf_counter()
+    reset_peak()
+    before, begun = peak_memory_bytes("cpu"), time.perf_counter()
     result = run()
-    return result, time.perf_counter() - begun, max(0, _status_bytes("VmHWM") - before)
-
-
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
+    return result, time.perf_counter() - begun, peak_memory_bytes("cpu") - before
 
 
 def main() -> None:

@@ -115,16 +115,13 @@ def streamed(repo: str, revision: str, prompts: int, folder: Path) -> dict[str, 
 
 def clocked(run: Any) -> dict[str, Any]:
     """The result, wall seconds, and by how many bytes resident memory peaked above its start."""
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
-    before, begun = _status_bytes("VmRSS"), time.perf_counter()
+    from zoo.memory import peak_memory_bytes, reset_peak
+
+    reset_peak()
+    before, begun = peak_memory_bytes("cpu"), time.perf_counter()
     result = run()
     seconds = time.perf_counter() - begun
-    return {"mass": result, "seconds": seconds, "start": before, "peak": _status_bytes("VmHWM") - before}
-
-
-def _status_bytes(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
+    return {"mass": result, "seconds": seconds, "start": before, "peak": peak_memory_bytes("cpu") - before}
 
 
 def child(side: str, repo: str, revision: str, prompts: int, folder: Path) -> None:
