@@ -7,7 +7,6 @@ compared is time and the memory above the loaded model. Usage: python bench/meas
 from __future__ import annotations
 
 import argparse
-import ctypes
 import gc
 import os
 import time
@@ -50,8 +49,7 @@ def zoo(backbone: Backbone, prompts: RenderedPrompts, spec: MeasurementSpec) -> 
 def measured(run: Callable[[], float]) -> tuple[float, float, int]:
     """The result, wall seconds and bytes by which the process's resident memory peaked above its start."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # else the run would reuse what loading the model has freed
-    reset_peak()
+    reset_peak()  # which also keeps the run from reusing what loading the model has freed
     before, begun = peak_memory_bytes("cpu"), time.perf_counter()
     result = run()
     return result, time.perf_counter() - begun, peak_memory_bytes("cpu") - before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import gc
 import resource
@@ -30,7 +31,12 @@ def free_memory() -> None:
 
 
 def reset_peak() -> None:
-    """Let ``peak_memory_bytes`` begin anew; outside of Linux a CPU's peak is that of the whole process."""
+    """Let ``peak_memory_bytes`` begin anew; outside of Linux a CPU's peak is that of the whole process.
+
+    What was freed before is given back to the system first: glibc keeps it resident, for a use to come.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no malloc_trim
+        ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
     if torch.cuda.is_available():
