@@ -13,10 +13,12 @@ from click.testing import CliRunner
 from test_probe import as_rendered
 from tiny import tiny_tokenizer
 from tiny_models import TINY_CONFIGS, random_prompts, tiny_model
+from transformers.models.llama.modeling_llama import LlamaModel
 
 from tests.hub_server import HubServer
 from zoo import architecture
 from zoo.cli import cli
+from zoo.errors import ModelError
 from zoo.probe import IMPLEMENTATION, Probe, make_batches
 from zoo.records import RunOptions
 from zoo.sink_rate import PUBLISHED, THRESHOLD, TOKENS, load_texts, measure_sink_rate, published_rate, rate_of
@@ -79,6 +81,25 @@ def test_a_checkpoint_is_measured_on_every_text(tmp_path: Path) -> None:
     found = measure_sink_rate(folder_candidate(folder, model_id="org/tiny"), options=RunOptions(device="cpu"))
     assert (found.sequences, found.layers, found.heads) == (100, 3, 12)
     assert 0 <= found.rate <= 1
+
+
+def test_a_model_that_cannot_be_run_as_it_was_to_be_is_run_in_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = folder_candidate(save_tiny(tmp_path / "org" / "tiny"), model_id="org/tiny")
+    expected, original = measure_sink_rate(one, options=RunOptions(device="cpu")), LlamaModel.forward
+
+    def forward(self: LlamaModel, input_ids: torch.Tensor, **kwargs: object) -> object:
+        assert float(self.layers[1].mlp.up_proj.weight.sum()) != 0  # of a layer whose turn has not come
+        if input_ids.numel() > 256:
+            raise MemoryError
+        return original(self, input_ids=input_ids, **kwargs)
+
+    monkeypatch.setattr(LlamaModel, "forward", forward)
+    assert measure_sink_rate(one, options=RunOptions(device="cpu")) == expected
+    with pytest.raises(ModelError) as refused:
+        measure_sink_rate(one, options=RunOptions(device="cpu", load="stream"))
+    assert refused.value.reason == "cannot_stream"
 
 
 def test_the_command_measures_what_has_a_published_number_and_the_rest_if_asked(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,20 @@ def fetch(candidate: Candidate, *, hub: Hub, work: Path | None = None) -> Iterat
         yield _fill(task, candidate, hub=hub)
     finally:
         shutil.rmtree(task, ignore_errors=True)
+
+
+@contextmanager
+def beside_weights(candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate with what is beside its weights on disk; raises what ``fetch`` raises.
+
+    The configuration and the tokenizer of a Hub model are fetched and stay for the block.
+    """
+    if candidate.format != "hub":
+        yield candidate
+        return
+    small = tuple(file for file in candidate.files if not file.path.endswith(".safetensors"))
+    with fetch(replace(candidate, files=small), hub=Hub()) as folder:
+        yield replace(candidate, format="folder", location=str(folder))
 
 
 def _fill(task: Path, candidate: Candidate, *, hub: Hub) -> Path:

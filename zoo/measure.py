@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -23,9 +23,9 @@ import transformers
 from zoo import __version__, strength
 from zoo.backbone import Backbone, open_backbone
 from zoo.errors import GpuMemoryError, ModelError, SourceError, TransientModelError, first_line
-from zoo.fetch import fetch
-from zoo.hub import Hub
-from zoo.memory import free_memory, is_out_of_memory, peak_memory_bytes, reset_peak
+from zoo.fallback import with_fallback
+from zoo.fetch import beside_weights
+from zoo.memory import peak_memory_bytes, reset_peak
 from zoo.probe import Probe, make_batches
 from zoo.prompts import load_prompts, make_spec, render
 from zoo.records import (
@@ -57,33 +57,27 @@ def measure(
 ) -> Outcome:
     """Measure one pinned candidate. A model's fault is returned as a ``Failure``, never raised.
 
-    When memory runs out, the model is run again with batches half as large, down to 64 tokens; when one
-    turns out not to be streamable while it runs, it is loaded whole, unless only streaming was asked for.
+    It is tried again as ``zoo.fallback`` says: in smaller batches where memory runs out, loaded whole
+    where it turns out not to be streamable.
 
     ``on_stage`` is told the stage that begins: fetch (from the Hub), load, render, probe, summarise.
     While weights are streamed it is told the running stage twice a second or so, with the bytes fetched
     so far and those planned, from any thread.
     """
-    spec, options = spec or make_spec(), options or RunOptions()
-    clock, load_reason = _Clock(on_stage=on_stage), None
+    spec, clock = spec or make_spec(), _Clock(on_stage=on_stage)
     reset_peak()
-    while True:
-        try:
-            found = _measure(candidate, spec=spec, options=options, clock=clock)
-            run = replace(found.run, load_reason=load_reason or found.run.load_reason)
-            return replace(found, run=run)
-        except ModelError as error:
-            if error.reason == "cannot_stream" and options.load == "auto":
-                load_reason = f"cannot be streamed: {str(error).partition('; use --load')[0]}"
-                options = replace(options, load="whole")
-            else:
-                return _refused(error, candidate, spec=spec, clock=clock)
-        except Exception as error:
-            if is_out_of_memory(error) and (smaller := options.halved()) is not None:
-                options = smaller
-            else:
-                return _unforeseen(error, candidate, spec=spec, options=options, clock=clock)
-        free_memory()  # out of the handler, whose traceback holds the model
+    try:
+        found, load_reason = with_fallback(
+            lambda options: _measure(candidate, spec=spec, options=options, clock=clock),
+            options or RunOptions(),
+        )
+    except ModelError as error:
+        return _refused(error, candidate, spec=spec, clock=clock)
+    except Exception as error:
+        text = f"an error zoo did not foresee ({first_line(error, limit=400)}); please report it"
+        failed = partial(Failure, stage=clock.stage, reason="unexpected_error", message=text)
+        return clock.failure(failed, candidate, spec, transient=False)
+    return replace(found, run=replace(found.run, load_reason=load_reason or found.run.load_reason))
 
 
 def _refused(error: ModelError, candidate: Candidate, *, spec: MeasurementSpec, clock: _Clock) -> Failure:
@@ -93,31 +87,18 @@ def _refused(error: ModelError, candidate: Candidate, *, spec: MeasurementSpec, 
     return clock.failure(failed, candidate, spec, transient=isinstance(error, TransientModelError))
 
 
-def _unforeseen(
-    error: Exception, candidate: Candidate, *, spec: MeasurementSpec, options: RunOptions, clock: _Clock
-) -> Failure:
-    """The failure of a model that ran out of memory for good, or that met a defect of zoo."""
-    if is_out_of_memory(error):
-        text = (
-            f"memory ran out in batches of {options.tokens_per_batch} tokens too ({first_line(error)}); "
-            "use a larger machine or fewer models on one"
-        )
-        failed = partial(Failure, stage=clock.stage, reason="out_of_memory", message=text)
-        return clock.failure(failed, candidate, spec, transient=True)
-    text = f"an error zoo did not foresee ({first_line(error, limit=400)}); please report it"
-    failed = partial(Failure, stage=clock.stage, reason="unexpected_error", message=text)
-    return clock.failure(failed, candidate, spec, transient=False)
-
-
 def _measure(
     candidate: Candidate, *, spec: MeasurementSpec, options: RunOptions, clock: _Clock
 ) -> Measurement:
-    with local_files(candidate, clock=clock) as local:
+    with ExitStack() as stack:
+        with clock("fetch") if candidate.format == "hub" else nullcontext():
+            local = stack.enter_context(beside_weights(candidate))
         with clock("load"):
-            backbone = open_backbone(candidate, options=options, folder=local, on_bytes=clock.on_bytes)
+            folder = Path(local.location)
+            backbone = open_backbone(candidate, options=options, folder=folder, on_bytes=clock.on_bytes)
         with closing(backbone):
             with clock("render"):
-                prompts = render_for(candidate, backbone, spec=spec, folder=local)
+                prompts = render_for(local, backbone, spec=spec)
             with clock("probe"):
                 layers = probe_layers(backbone, prompts, spec=spec, options=options)
     with clock("summarise"):
@@ -132,28 +113,11 @@ def _measure(
     )
 
 
-@contextmanager
-def local_files(candidate: Candidate, *, clock: _Clock) -> Iterator[Path]:
-    """Where the candidate's configuration and tokenizer are: a Hub model's are fetched for the block."""
-    if candidate.format != "hub":
-        yield Path(candidate.location)
-        return
-    small = tuple(file for file in candidate.files if not file.path.endswith(".safetensors"))
-    with ExitStack() as stack:
-        with clock("fetch"):
-            folder = stack.enter_context(fetch(replace(candidate, files=small), hub=Hub()))
-        yield folder
-
-
-def render_for(
-    candidate: Candidate, backbone: Backbone, *, spec: MeasurementSpec, folder: Path | None = None
-) -> RenderedPrompts:
+def render_for(candidate: Candidate, backbone: Backbone, *, spec: MeasurementSpec) -> RenderedPrompts:
     """The spec's prompts as token ids; raises ``ModelError`` when one is outside the vocabulary.
 
-    ``folder`` holds a Hub model's tokenizer.
+    ``candidate`` is one of files on disk, as ``beside_weights`` gives it.
     """
-    if candidate.format == "hub":
-        candidate = replace(candidate, format="folder", location=str(folder))
     prompts = render(
         load_tokenizer(candidate),
         load_prompts(spec.prompt_count).texts,

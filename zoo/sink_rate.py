@@ -7,8 +7,8 @@ head) in which that exceeds 0.3. Shape letters: P sequences, H query heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
@@ -18,8 +18,8 @@ import numpy as np
 from scipy.special import expit
 
 from zoo.backbone import open_backbone
-from zoo.fetch import fetch
-from zoo.hub import Hub
+from zoo.fallback import with_fallback
+from zoo.fetch import beside_weights
 from zoo.probe import Probe, make_batches
 from zoo.prompts import render
 from zoo.records import Candidate, LayerStatistics, RunOptions
@@ -77,13 +77,18 @@ def rate_of(layers: Sequence[LayerStatistics]) -> float:
 
 
 def measure_sink_rate(candidate: Candidate, *, options: RunOptions) -> SinkRate:
-    """Run the texts through a model and count; raises ``ModelError`` where the model cannot be measured."""
+    """Run the texts through a model and count; raises ``ModelError`` where the model cannot be measured.
+
+    It is tried again as ``zoo.fallback`` says.
+    """
+    return with_fallback(partial(_measure, candidate), options)[0]
+
+
+def _measure(candidate: Candidate, options: RunOptions) -> SinkRate:
     with (
-        _local_files(candidate) as folder,
-        closing(open_backbone(candidate, options=options, folder=folder)) as backbone,
+        beside_weights(candidate) as local,
+        closing(open_backbone(candidate, options=options, folder=Path(local.location))) as backbone,
     ):
-        is_remote = candidate.format == "hub"
-        local = replace(candidate, format="folder", location=str(folder)) if is_remote else candidate
         prompts = render(load_tokenizer(local), load_texts(), format="plain", minimum_tokens=TOKENS)
         prompts = replace(prompts, token_ids=tuple(ids[:TOKENS] for ids in prompts.token_ids))
         layers = backbone.architecture.attention_layers
@@ -103,14 +108,3 @@ def measure_sink_rate(candidate: Candidate, *, options: RunOptions) -> SinkRate:
         layers=len(layers),
         heads=sum(layer.heads for layer in layers),
     )
-
-
-@contextmanager
-def _local_files(candidate: Candidate) -> Iterator[Path]:
-    """Where configuration and tokenizer are; those of a Hub model are fetched for the block."""
-    if candidate.format != "hub":
-        yield Path(candidate.location)
-        return
-    small = tuple(file for file in candidate.files if not file.path.endswith(".safetensors"))
-    with fetch(replace(candidate, files=small), hub=Hub()) as folder:
-        yield folder
