@@ -75,6 +75,20 @@ def test_what_turns_out_not_to_be_streamable_while_it_runs_is_loaded_whole(
     assert refused.reason == "cannot_stream"
 
 
+def test_memory_that_runs_out_is_a_failure_of_the_stage_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = candidate(save_checkpoint(tmp_path / "model"))
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("zoo.measure.strength.summarise", no_memory)
+    refused = measure(one, spec=SPEC, options=RunOptions(tokens_per_batch=64))
+    assert isinstance(refused, Failure)
+    assert (refused.stage, refused.reason, refused.transient) == ("summarise", "out_of_memory", True)
+
+
 def test_the_result_says_how_it_came_about(tmp_path: Path) -> None:
     result = measured(candidate(save_checkpoint(tmp_path / "model")))
     assert result.prompts.format == "chat"

@@ -13,12 +13,15 @@ from zoo.records import RunOptions
 Result = TypeVar("Result")
 
 
-def with_fallback(run: Callable[[RunOptions], Result], options: RunOptions) -> tuple[Result, str | None]:
+def with_fallback(
+    run: Callable[[RunOptions], Result], options: RunOptions, *, stage: Callable[[], str] = lambda: "probe"
+) -> tuple[Result, str | None]:
     """What ``run`` returns, and why it had to load the model whole although it was to stream it.
 
     When memory runs out, it runs again with batches half as large, down to 64 tokens, and then raises
-    ``TransientModelError`` (out_of_memory). When the model turns out not to be streamable while it runs,
-    it is loaded whole, unless only streaming was asked for. Every other error is passed on.
+    ``TransientModelError`` (out_of_memory) of the ``stage`` that runs by then. When the model turns out not
+    to be streamable while it runs, it is loaded whole, unless only streaming was asked for. Every other error
+    is passed on.
     """
     load_reason = None
     while True:
@@ -37,6 +40,6 @@ def with_fallback(run: Callable[[RunOptions], Result], options: RunOptions) -> t
                     f"memory ran out in batches of {options.tokens_per_batch} tokens too "
                     f"({first_line(error)}); use a larger machine or fewer models on one"
                 )
-                raise TransientModelError(text, stage="probe", reason="out_of_memory") from None
+                raise TransientModelError(text, stage=stage(), reason="out_of_memory") from None
             options = smaller
         free_memory()  # out of the handlers, whose traceback holds the model

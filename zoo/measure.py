@@ -70,6 +70,7 @@ def measure(
         found, load_reason = with_fallback(
             lambda options: _measure(candidate, spec=spec, options=options, clock=clock),
             options or RunOptions(),
+            stage=lambda: clock.stage,
         )
     except ModelError as error:
         return _refused(error, candidate, spec=spec, clock=clock)
