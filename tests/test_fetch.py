@@ -21,8 +21,9 @@ from tests.hub_faults import FAULT_KINDS, FaultPlan
 from tests.hub_models import write_model
 from tests.hub_server import HubServer
 from zoo.errors import ModelError, TransientModelError
-from zoo.fetch import OWNER_NAME, fetch, remove_abandoned, write_owner
+from zoo.fetch import fetch
 from zoo.records import Candidate, RepoFile
+from zoo.work_folder import MARKER_NAME, mark, remove_abandoned
 
 PASSING = {"hub_unavailable", "rate_limited", "network", "corrupt_download"}
 """Reasons that blame the moment and not the model."""
@@ -197,12 +198,12 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_fetched(folder: Path, tmp
 def test_downloads_that_run_side_by_side_share_the_disk(tmp_path: Path) -> None:
     other = tmp_path / "running"
     other.mkdir()
-    write_owner(other, reserved_bytes=shutil.disk_usage(tmp_path).free)
+    owner = mark(other, reserved_bytes=shutil.disk_usage(tmp_path).free)
     small = RepoFile(path="model.safetensors", size=1, blob_id="0" * 40)
     candidate = Candidate(
         model_id="org/m", revision="0" * 40, location="org/m", format="hub", source="hub", files=(small,)
     )
-    with HubServer() as server:
+    with owner, HubServer() as server:
         with (
             pytest.raises(ModelError, match="other running downloads"),
             fetch(candidate, hub=quick(server), work=tmp_path),
@@ -242,6 +243,7 @@ from pathlib import Path
 from zoo.fetch import fetch
 from zoo.hub import Hub
 from zoo.records import Candidate, RepoFile
+from zoo.work_folder import MARKER_NAME, mark, remove_abandoned
 work, url, commit = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 files = tuple(RepoFile(**one) for one in __import__("json").loads(sys.argv[4]))
 candidate = Candidate(
@@ -283,14 +285,45 @@ def test_what_a_killed_download_left_is_removed_at_the_next_start(folder: Path, 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_of_another_machine_or_of_a_reused_pid_is_judged_by_its_owner(tmp_path: Path) -> None:
-    for name, change in (("elsewhere", {"host": "another-host"}), ("reused", {"started": "1"})):
-        task = tmp_path / name
-        task.mkdir()
-        write_owner(task, reserved_bytes=0)
-        owner = json.loads((task / OWNER_NAME).read_text())
-        (task / OWNER_NAME).write_text(json.dumps(owner | change))
-    assert [task.name for task in remove_abandoned(tmp_path)] == ["reused"]
+def test_nothing_is_removed_but_marked_folders_whose_owner_is_gone(tmp_path: Path) -> None:
+    """Whatever lies in the work folder, and however old it is: only zoo's own marker makes it zoo's."""
+
+    def foreign(name: str, files: dict[str, str]) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        return folder
+
+    outside = foreign("outside", {"thesis.tex": "years of work"})
+    root = tmp_path / "work"
+    root.mkdir()
+    kept = {foreign(f"work/{name}", files) for name, files in STRANGERS.items()}
+    (root / "a-file").write_text("")
+    (root / "link").symlink_to(outside)
+    with mark(foreign("work/running", {"weights": "x"}), reserved_bytes=0):
+        mark(foreign("work/elsewhere", {"weights": "x"}), reserved_bytes=0).close()
+        marker = root / "elsewhere" / MARKER_NAME
+        marker.write_text(json.dumps(json.loads(marker.read_text()) | {"host": "another-host"}))
+        mark(foreign("work/abandoned", {"weights": "x"}), reserved_bytes=0).close()
+        for path in [*root.iterdir(), *outside.iterdir()]:
+            os.utime(path, (0, 0), follow_symlinks=False)
+        assert [task.name for task in remove_abandoned(root)] == ["abandoned"]
+    left = {path for path in root.iterdir() if path.is_dir() and not path.is_symlink()}
+    assert left == kept | {root / "running", root / "elsewhere"}
+    assert (root / "a-file").is_file()
+    assert (outside / "thesis.tex").is_file()
+
+
+STRANGERS = {
+    "empty": {},
+    "checkpoints": {"model.safetensors": "weights of somebody else"},
+    "same-marker-name": {MARKER_NAME: "{}", "notes": "x"},
+    "no-json": {MARKER_NAME: "zoo", "notes": "x"},
+    "a-list": {MARKER_NAME: "[1]", "notes": "x"},
+    "marked-before-zoo-used-locks": {"owner.json": '{"host": "here", "pid": 1, "started": "1"}'},
+}
+"""Folders that no running zoo owns, by name: file name to text."""
 
 
 def test_no_token_or_address_is_said_or_left(

@@ -291,7 +291,7 @@ IMPORTS: dict[str, set[str]] = {
     "zoo/errors.py": set(),
     "zoo/exits.py": set(),
     "zoo/fallback.py": {"zoo.memory"},
-    "zoo/fetch.py": {"huggingface_hub", "zoo.hub", "zoo.hub_errors", "zoo.hub_limits"},
+    "zoo/fetch.py": {"huggingface_hub", "zoo.hub", "zoo.hub_errors", "zoo.hub_limits", "zoo.work_folder"},
     "zoo/filters.py": set(),
     "zoo/fit_pages.py": {
         "zoo.calibration",
@@ -492,6 +492,7 @@ IMPORTS: dict[str, set[str]] = {
         "zoo.spans",
     },
     "zoo/whole.py": {"torch", "transformers", "zoo.architecture", "zoo.memory", "zoo.quiet"},
+    "zoo/work_folder.py": {"huggingface_hub"},
 }
 """What each module imports beyond the standard library and ``EVERYWHERE``."""
 
@@ -519,6 +520,7 @@ OWNERS = {
         "zoo/hub_errors.py",
         "zoo/hub_files.py",
         "zoo/hub_limits.py",
+        "zoo/work_folder.py",
     },
     "matplotlib": {"zoo/pictures.py", "zoo/plots.py", "zoo/track_plot.py"},
     "ray": {"zoo/metrics.py", "zoo/status.py", "zoo/tasks.py"},

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import shutil
-import socket
-import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import constants, hf_hub_download
+from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import disable_progress_bars
 
 from zoo import __version__
@@ -26,18 +21,11 @@ from zoo.hub import Hub
 from zoo.hub_errors import BadAnswerError, translate
 from zoo.hub_limits import heeding_session
 from zoo.records import Candidate, RepoFile
+from zoo.work_folder import task_folder, work_folder
 
-OWNER_NAME = "owner.json"
 MODEL_NAME = "model"
-SPARE_BYTES = 256 * 1024 * 1024
-"""Disk that a download leaves free."""
 
 CONNECTIONS = 4
-
-
-def work_folder() -> Path:
-    """Where models are downloaded to: ``ZOO_WORK``, else a folder under ``HF_HOME``."""
-    return Path(os.environ.get("ZOO_WORK") or Path(constants.HF_HOME) / "zoo-work")
 
 
 @contextmanager
@@ -51,18 +39,8 @@ def fetch(candidate: Candidate, *, hub: Hub, work: Path | None = None) -> Iterat
         TransientModelError: ``disk_full`` before or during the download, ``work_folder`` that cannot be
             written, ``hub_unavailable``, ``rate_limited``, ``network`` or ``corrupt_download``.
     """
-    root = work or work_folder()
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(root)
-        task = Path(tempfile.mkdtemp(prefix=f"{candidate.stem}-", dir=root))
-    except OSError as error:
-        text = f"{root} cannot be written ({error.strerror}); set ZOO_WORK to a folder with space for models"
-        raise TransientModelError(text, stage="fetch", reason="work_folder") from None
-    try:
+    with task_folder(work or work_folder(), candidate) as task:
         yield _fill(task, candidate, hub=hub)
-    finally:
-        shutil.rmtree(task, ignore_errors=True)
 
 
 @contextmanager
@@ -82,8 +60,6 @@ def beside_weights(candidate: Candidate) -> Iterator[Candidate]:
 def _fill(task: Path, candidate: Candidate, *, hub: Hub) -> Path:
     """The candidate's files in the task's folder."""
     try:
-        write_owner(task, reserved_bytes=sum(file.size for file in candidate.files))
-        check_space(task.parent, candidate)
         return _download(candidate, task / MODEL_NAME, hub=hub)
     except ModelError as error:
         raise type(error)(str(error), stage="fetch", reason=error.reason) from None
@@ -155,92 +131,3 @@ def is_intact(path: Path, file: RepoFile) -> bool:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest() == (file.sha256 or file.blob_id)
-
-
-def check_space(root: Path, candidate: Candidate) -> None:
-    """Raise ``TransientModelError`` (``disk_full``) unless it fits beside what others reserved."""
-    promised = sum(
-        max(0, owner.get("reserved_bytes", 0) - folder_bytes(task)) for task, owner in owners(root) if owner
-    )
-    free = shutil.disk_usage(root).free
-    if promised + SPARE_BYTES > free:
-        need = sum(file.size for file in candidate.files)
-        text = (
-            f"{candidate.model_id} needs {need / 1e9:.1f} GB in {root}, which has {free / 1e9:.1f} GB left "
-            "for this and other running downloads; free some space or choose another folder with ZOO_WORK"
-        )
-        raise TransientModelError(text, stage="fetch", reason="disk_full")
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder, as far as they can be seen."""
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            total += path.lstat().st_size if not path.is_dir() else 0
-    return total
-
-
-def write_owner(task: Path, *, reserved_bytes: int) -> None:
-    """Say whose folder this is, so that others can tell when its owner is gone."""
-    pid = os.getpid()
-    owner = {
-        "host": socket.gethostname(),
-        "pid": pid,
-        "started": process_start(pid),
-        "reserved_bytes": reserved_bytes,
-    }
-    (task / OWNER_NAME).write_text(json.dumps(owner))
-
-
-def process_start(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks, ``None`` if there is none; tells a reused pid apart."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    return text.rpartition(")")[2].split()[19]
-
-
-def owners(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The task folders and what they say of their owner; an unreadable one is empty."""
-    for task in sorted(root.iterdir()):
-        try:
-            owner = json.loads((task / OWNER_NAME).read_text())
-            yield task, owner if isinstance(owner, dict) else {}
-        except (OSError, ValueError):
-            yield task, {}
-
-
-def remove_abandoned(root: Path) -> list[Path]:
-    """Remove the folders whose owner on this machine is gone, and return them.
-
-    A folder without a readable owner is left for ten minutes: someone may be about to write it.
-    """
-    removed = []
-    for task, owner in owners(root):
-        if not owner:
-            with suppress(OSError):
-                if not task.is_dir() or time.time() - task.stat().st_mtime < 600:
-                    continue
-        elif owner.get("host") != socket.gethostname() or is_alive(owner):
-            continue
-        shutil.rmtree(task, ignore_errors=True)
-        removed.append(task)
-    return removed
-
-
-def is_alive(owner: dict[str, Any]) -> bool:
-    """Whether the process that made a folder still runs on this machine."""
-    pid = owner.get("pid")
-    if not isinstance(pid, int):
-        return False
-    if Path("/proc/self/stat").exists():
-        return owner.get("started") is not None and process_start(pid) == owner.get("started")
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
